@@ -1,0 +1,34 @@
+#pragma once
+// What an engine is: it turns a plan into a program once, packs parameters once, and runs often.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace upweave {
+
+// Immutable after construction and safe to share between threads. run() neither plans, compiles nor allocates.
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual size_t packed_bytes() const = 0;     // parameters in the engine's own form
+  virtual size_t workspace_bytes() const = 0;  // scratch of one run, alignment 64
+  // `parameters` are in the order of parameter_names(plan.source), elements of the program's Dtype.
+  virtual void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const = 0;
+  virtual void run(const void* packed, const void* input, void* output, void* workspace, void* stream) const = 0;
+  // What `explain` adds: algorithm, tiles, kernels; one line each.
+  virtual std::vector<std::string> describe() const { return {}; }
+  // Engines on a device allocate there; host engines keep the default.
+  virtual void* allocate(size_t bytes) const;
+  virtual void release(void* p) const;
+};
+
+// Each throws Error(kUnsupported) with one sentence when it cannot serve the plan or is not available.
+std::unique_ptr<Program> compile_reference(std::shared_ptr<const FusedPlan> plan, const Options& options);
+std::unique_ptr<Program> compile_cpu(std::shared_ptr<const FusedPlan> plan, const Options& options);
+std::unique_ptr<Program> compile_cuda(std::shared_ptr<const FusedPlan> plan, const Options& options);
+
+Target target_of(Engine engine);  // figures for the plan's choices
+
+}  // namespace upweave

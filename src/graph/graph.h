@@ -1,0 +1,87 @@
+#pragma once
+// A pipeline as a small list of operations in topological order. Rewrites make new graphs; nodes never change
+// once a graph is shared.
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+
+namespace upweave {
+
+struct Operation;
+
+using Id = int;
+constexpr Id kNone = -1;  // an optional operand that was not given
+
+// What a stage says besides its tensors: numbers, extents, words. Typed access throws on a programming error.
+class Attributes {
+ public:
+  using Value = std::variant<double, Shape, std::string, bool>;
+  bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
+  double real(std::string_view name) const { return std::get<double>(values_.find(name)->second); }
+  const Shape& ints(std::string_view name) const { return std::get<Shape>(values_.find(name)->second); }
+  const std::string& word(std::string_view name) const {
+    return std::get<std::string>(values_.find(name)->second);
+  }
+  bool flag(std::string_view name) const {
+    const auto it = values_.find(name);
+    return it != values_.end() && std::get<bool>(it->second);
+  }
+  void set(std::string_view name, Value value) { values_.insert_or_assign(std::string(name), std::move(value)); }
+  void erase(std::string_view name) {
+    if (const auto it = values_.find(name); it != values_.end()) values_.erase(it);
+  }
+  friend bool operator==(const Attributes&, const Attributes&) = default;
+
+ private:
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+struct Node {
+  const Operation* op = nullptr;
+  std::vector<Id> in;  // one per tensor argument of the operation, in the order of its `args`; kNone if absent
+  Attributes attrs;
+  std::string name;  // a parameter's name, or the label given by `as`
+  Shape shape;       // empty until inferred
+};
+
+struct Graph {
+  std::vector<Node> nodes;  // nodes[0] is the input; operands come before their users
+  Id output = 0;
+
+  const Node& operator[](Id id) const { return nodes[static_cast<size_t>(id)]; }
+  Node& operator[](Id id) { return nodes[static_cast<size_t>(id)]; }
+  Id size() const { return static_cast<Id>(nodes.size()); }
+  Id add(Node node) {
+    nodes.push_back(std::move(node));
+    return size() - 1;
+  }
+};
+
+bool is(const Node& node, std::string_view op);  // node.op->name == op
+bool is_param(const Graph& graph, Id id);
+// True if the value depends on parameters alone: it is computed when weights are packed.
+std::vector<bool> weight_side(const Graph& graph);
+// Who reads each node; the graph's output counts as a reader (kNone).
+std::vector<std::vector<Id>> users(const Graph& graph);
+// A graph without the nodes that the output does not need, in topological order. The input always stays.
+Graph prune(const Graph& graph);
+// Names of the parameters in order of first use.
+std::vector<std::string> parameter_names(const Graph& graph);
+
+// The graph with every shape filled in and checked. `shapes` holds "input" and the parameters; a parameter
+// that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value per channel).
+Graph infer(const Graph& graph, const Shapes& shapes);
+
+// The product of the extents, checked.
+int64_t count(const Shape& shape);
+std::string to_string(const Shape& shape);  // "2x32x16"
+// "d", "h", "w" for the spatial axis `axis` (0-based) of `spatial` in all.
+const char* axis_suffix(size_t axis, size_t spatial);
+// The shape that a caller sees: reductions with `drop` lose their axes there, and only there.
+Shape visible_shape(const Graph& graph);
+
+}  // namespace upweave

@@ -1,0 +1,108 @@
+#pragma once
+// One row per operation: its name, text form, shape rule, float64 maths and error bound. Adding an operation
+// means adding a file to ops/ (or a row to one); the build finds it.
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace upweave {
+
+// One argument of a stage, in text order. Tensor arguments become operands (Node::in), the others attributes.
+struct Arg {
+  enum class Kind {
+    kTensor,   // kernel, @label; by name (bias=b) when `named`
+    kOperand,  // a tensor or a number; a number is the attribute `name`
+    kInts,     // extents: 2 or 2x1x2, behind `prefix`: s2x1
+    kReal,     // a number; by name (eps=1e-5) when `named`
+    kWord,     // one of `words`
+    kFlag,     // its own name, present or not
+  };
+  std::string_view name;
+  Kind kind;
+  bool required = false;
+  std::string_view prefix = {};               // kInts: "s" of s2; empty: a bare number
+  bool named = false;                         // kTensor, kReal: written as name=value
+  std::vector<std::string_view> words = {};   // kWord
+};
+
+// A float64 tensor of the reference engine; `err`, when tracked, bounds |float result - value| elementwise.
+struct Tensor {
+  Shape shape;
+  std::vector<double> data;
+  std::vector<double> err;
+};
+using Inputs = std::span<const Tensor* const>;  // nullptr where an optional operand is absent
+
+// How an engine rounds: `unit` per operation; a sum of n products is off by at most
+// (4 + 2 sqrt(n)) * sum_unit * sum|a||b|: the statistical growth of a float sum, ten deviations wide.
+struct Rounding {
+  double unit = 0x1p-24;
+  double product = 0x1p-24;   // relative error of one product's operands (2^-11 for TF32-like modes)
+  Shape tile = {};            // extents of the transform's output tile: its error is the tile's largest
+};
+
+// What part of its operand one output element must see: where a pass has to end.
+enum class Reach {
+  kPoint,     // itself
+  kChannels,  // all channels of a voxel
+  kWindow,    // a pooling window
+  kRow,       // whole trailing axes of one (n, c)
+  kSpace,     // all of space, of a channel or a group, in one sample
+  kBatch,     // all of space in all samples
+};
+
+struct Range {
+  double lo, hi;
+};
+
+struct Operation {
+  std::string_view name;
+  std::string_view summary;
+  std::string_view example;
+  std::vector<Arg> args;
+  // Checks operands and attributes; throws Error naming the parameter and its value.
+  Shape (*shape)(const Graph& graph, const Node& node) = nullptr;
+  void (*evaluate)(const Node& node, Inputs in, Tensor& out) = nullptr;
+  void (*bound)(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) = nullptr;
+  Reach (*reach)(const Node& node) = nullptr;
+  double ops_per_element = 1;  // of the larger of input and output, for the cost model
+  // The shape of the parameter in operand `slot` when nobody gave one; default: a value per channel.
+  Shape (*param_shape)(const Graph& graph, const Node& node, size_t slot) = nullptr;
+  // Facts that laws use. monotone: non-decreasing in operand 0. range: where all results lie.
+  bool (*monotone)(const Node& node) = nullptr;
+  std::optional<Range> (*range)(const Node& node) = nullptr;
+  bool internal = false;  // made by rewrites; can be written but is not listed
+};
+
+const Operation* find_operation(std::string_view name);  // nullptr if there is none
+const Operation& operation(std::string_view name);       // must exist
+const std::vector<const Operation*>& operations();       // all, by name
+
+// --- Helpers that rows share -------------------------------------------------------------------------------
+const Shape& shape_of(const Graph& graph, const Node& node, size_t slot);
+size_t spatial_rank(const Shape& shape);  // of an N C ... shape
+// The attribute `name`, one value per spatial axis: a single number means all axes; `fallback` if absent.
+Shape per_axis(const Node& node, std::string_view name, size_t spatial, int64_t fallback);
+// The operand as it is broadcast against `shape`: each extent 1 or shape's. A vector is a value per channel.
+Shape broadcast_shape(const Shape& operand, const Shape& shape, std::string_view what);
+// Row-major strides, 0 where the broadcast extent is 1.
+Shape broadcast_strides(const Shape& operand, const Shape& shape);
+Shape row_major(const Shape& shape);
+// Calls f(index, offset) for every element of `shape` in row-major order.
+template <class F>
+void for_each_index(const Shape& shape, F&& f) {
+  const int64_t n = count(shape);
+  Shape index(shape.size(), 0);
+  for (int64_t i = 0; i < n; ++i) {
+    f(index, i);
+    for (size_t a = shape.size(); a-- > 0;) {
+      if (++index[a] < shape[a]) break;
+      index[a] = 0;
+    }
+  }
+}
+
+}  // namespace upweave

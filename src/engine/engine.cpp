@@ -1,0 +1,30 @@
+#include "engine/engine.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <new>
+
+namespace upweave {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+void* Program::allocate(size_t bytes) const {
+  // Blocks of several huge pages start on one, so that the kernel can back them with few faults.
+  const bool large = bytes >= 4 * kHugePage;
+  const size_t alignment = large ? kHugePage : kAlignment;
+  if (bytes > SIZE_MAX - alignment) throw std::bad_alloc();
+  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* p = std::aligned_alloc(alignment, rounded ? rounded : alignment);
+  if (!p) throw std::bad_alloc();
+  if (large) madvise(p, rounded, MADV_HUGEPAGE);  // advice: a refusal costs speed, not correctness
+  return p;
+}
+
+void Program::release(void* p) const { std::free(p); }
+
+}  // namespace upweave

@@ -1,0 +1,91 @@
+#pragma once
+// The transposed convolution of one tile, as one object an algorithm: direct sums, bfloat16 dot products, or
+// Toom-Cook transforms. A kernel knows nothing of samples, layouts of whole tensors or what follows it.
+//
+// Everything has three spatial axes; a convolution of lower rank has extents of 1 in front. Per axis, output
+// o collects input i and tap k with o + padding = i*stride + k*dilation. Outputs of one residue o mod stride
+// (a *phase* when taken over all axes) read the same taps, so that each phase is a small dense correlation.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "upweave/upweave.hpp"
+
+namespace upweave::cpu {
+
+using Extents = std::array<int64_t, 3>;  // depth, height, width
+
+struct ConvShape {
+  int64_t c_in = 1, c_out = 1, groups = 1;
+  Extents kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1}, padding = {0, 0, 0};
+  Extents in = {1, 1, 1}, out = {1, 1, 1};  // of the whole tensor: for the choice of an algorithm only
+};
+
+// The positions lo + step*i, 0 <= i < extent, of each axis.
+struct Box {
+  Extents lo = {0, 0, 0}, extent = {1, 1, 1}, step = {1, 1, 1};
+  int64_t count() const { return extent[0] * extent[1] * extent[2]; }
+};
+
+// Input positions, channels last: element (position, channel) is data[position*ld + channel], positions
+// numbered along width first. `box` may reach outside of the tensor, where the caller puts zeros; its steps
+// are 1. `data` holds float or bfloat16, as ConvKernel::input_type() says.
+struct ConvInput {
+  const void* data = nullptr;
+  Box box;
+  int64_t ld = 0;  // at least channels_in()
+};
+
+// Output positions, channels last and float32. Each step is 1, or the stride of its axis: then only one
+// residue is computed there (no pooling follows, and a smaller tile stays nearer to the core).
+struct ConvOutput {
+  float* data = nullptr;
+  Box box;
+  int64_t ld = 0;  // at least channels_out()
+};
+
+// Immutable: one algorithm for one shape; any number of threads may share it.
+// An output's bits depend on its inputs and weights alone, not on the box that it is computed in.
+class ConvKernel {
+ public:
+  virtual ~ConvKernel() = default;
+
+  virtual Dtype input_type() const { return Dtype::kF32; }  // kF32 or kBF16
+  // Channels of a position that compute() may read and write. Inputs from c_in to channels_in() must be zero;
+  // outputs from c_out to channels_out() become zero. channels_out() is a multiple of 16.
+  virtual int64_t channels_in() const = 0;
+  virtual int64_t channels_out() const = 0;
+
+  // Output boxes that begin at multiples of the granule, and end at them or at the tensor's end, waste
+  // nothing.
+  virtual Extents granule() const = 0;
+  // The input positions that compute() reads for a box of outputs. Never empty.
+  virtual Box input_box(const Box& output) const = 0;
+
+  virtual size_t packed_bytes() const = 0;
+  // `kernel` is (c_in, c_out/groups, kernel...) in float64; `packed` is aligned to 64.
+  virtual void pack(const double* kernel, void* packed) const = 0;
+
+  virtual size_t scratch_bytes() const = 0;  // one thread's, alignment 64; it need not be cleared
+  // `input.box` contains input_box(output.box). Data pointers and ld*4 bytes are best aligned to 64.
+  virtual void compute(const void* packed, const ConvInput& input, const ConvOutput& output,
+                       void* scratch) const = 0;
+
+  virtual double products_per_output() const = 0;  // multiplications of one channel pair, all phases' mean
+  virtual std::string describe() const = 0;        // one line for `explain`
+};
+
+// The best kernel that the machine has for tiles of `type`: kF32 (also for float16, converted by the caller
+// when it lays out the tile) or kBF16 (input_type() of the result says which tile it wants).
+std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm);
+
+// The algorithms themselves, for tests and benchmarks. Those that do not serve a shape or a machine throw
+// Error(kUnsupported).
+std::unique_ptr<ConvKernel> make_direct_conv(const ConvShape& shape);
+std::unique_ptr<ConvKernel> make_bf16_conv(const ConvShape& shape);
+// `tile` are the outputs m of each axis' F(m, r), counted in one phase.
+std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile);
+
+}  // namespace upweave::cpu

@@ -8,7 +8,8 @@ endif()
 if(UPWEAVE_SANITIZE)
   # GCC's own instrumentation makes it see uninitialised reads that are not there.
   target_compile_options(upweave_flags INTERFACE
-    -fsanitize=${UPWEAVE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
+    -fsanitize=${UPWEAVE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1
+    -Wno-maybe-uninitialized)
   target_link_options(upweave_flags INTERFACE -fsanitize=${UPWEAVE_SANITIZE})
 endif()
 

@@ -1,0 +1,27 @@
+# Two commands:
+#   make run    set up, build, and run the five pipelines, each checked against the reference
+#   make test   set up, build, and run every test
+# also:  make bench   make format   make clean
+
+.PHONY: run test bench format clean
+.DEFAULT_GOAL := run
+
+run:
+	@tools/setup run
+	@tools/build build -DUPWEAVE_TESTS=OFF
+	@build/upweave demo
+
+test:
+	@tools/setup test
+	@tools/test
+
+bench:
+	@tools/setup test
+	@tools/build build -DUPWEAVE_BENCH=ON
+	@build/upweave bench
+
+format:
+	@tools/format
+
+clean:
+	rm -rf build build-asan build-fuzz

@@ -26,6 +26,7 @@ class Attributes {
   const std::string& word(std::string_view name) const {
     return std::get<std::string>(values_.find(name)->second);
   }
+  double real_or(std::string_view name, double fallback) const { return has(name) ? real(name) : fallback; }
   bool flag(std::string_view name) const {
     const auto it = values_.find(name);
     return it != values_.end() && std::get<bool>(it->second);

@@ -62,7 +62,7 @@ struct Operation {
   std::string_view name;
   std::string_view summary;
   std::string_view example;
-  std::vector<Arg> args;
+  std::vector<Arg> args = {};
   // Checks operands and attributes; throws Error naming the parameter and its value.
   Shape (*shape)(const Graph& graph, const Node& node) = nullptr;
   void (*evaluate)(const Node& node, Inputs in, Tensor& out) = nullptr;

@@ -1,0 +1,117 @@
+#include <cmath>
+
+#include "graph/operation.h"
+
+// x op y, y a number, a tensor that broadcasts, or an earlier value: add, sub, mul, div, minimum, maximum.
+namespace upweave {
+namespace {
+
+// The shape of two broadcast values; a parameter may not enlarge the value it meets.
+Shape binary_shape(const Graph& graph, const Node& node) {
+  const Shape& a = shape_of(graph, node, 0);
+  if (node.in[1] == kNone) {
+    if (std::isnan(node.attrs.real("value"))) throw invalid("the operand of {} is not a number", node.op->name);
+    return a;
+  }
+  const Shape& b = shape_of(graph, node, 1);
+  const bool weights = weight_side(graph)[node.in[1]];
+  if (weights || a == b) {
+    const std::string& name = graph[node.in[1]].name;
+    broadcast_shape(b, a, name.empty() ? "the operand" : name);
+    return a;
+  }
+  Shape shape = a;
+  for (size_t axis = 0; axis < a.size(); ++axis) {
+    if (b.size() != a.size() || (a[axis] != b[axis] && a[axis] != 1 && b[axis] != 1)) {
+      throw invalid("{} of shapes {} and {}, which do not broadcast", node.op->name, to_string(a), to_string(b));
+    }
+    if (a[axis] == 1) shape[axis] = b[axis];
+  }
+  return shape;
+}
+
+// Visits (i, a, b): element i of the result and the offsets of its operands; b is -1 for a number.
+template <class F>
+void visit(Inputs in, const Tensor& out, F f) {
+  const Shape sa = broadcast_strides(in[0]->shape, out.shape);
+  const Shape sb = in[1] ? broadcast_strides(in[1]->shape, out.shape) : Shape(out.shape.size(), 0);
+  for_each_index(out.shape, [&](const Shape& index, int64_t i) {
+    int64_t a = 0, b = 0;
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      a += index[axis] * sa[axis];
+      b += index[axis] * sb[axis];
+    }
+    f(i, a, in[1] ? b : -1);
+  });
+}
+
+template <double (*F)(double, double)>
+void evaluate(const Node& node, Inputs in, Tensor& out) {
+  visit(in, out, [&](int64_t i, int64_t a, int64_t b) {
+    out.data[i] = F(in[0]->data[a], b < 0 ? node.attrs.real("value") : in[1]->data[b]);
+  });
+}
+
+// E(a, ea, b, eb): how far the exact operation moves when its operands do.
+template <double (*E)(double, double, double, double)>
+void bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  visit(in, out, [&](int64_t i, int64_t a, int64_t b) {
+    const double y = b < 0 ? node.attrs.real("value") : in[1]->data[b];
+    // A number is rounded to float too.
+    const double ey = b < 0 ? rounding.unit * std::fabs(y) : in[1]->err[b];
+    out.err[i] = E(in[0]->data[a], in[0]->err[a], y, ey) + 2 * rounding.unit * std::fabs(out.data[i]);
+  });
+}
+
+double plus(double a, double b) { return a + b; }
+double minus(double a, double b) { return a - b; }
+double times(double a, double b) { return a * b; }
+double over(double a, double b) { return a / b; }
+double lower(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); }
+double higher(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); }
+double sum_error(double, double ea, double, double eb) { return ea + eb; }
+double product_error(double a, double ea, double b, double eb) {
+  return std::fabs(a) * eb + std::fabs(b) * ea + ea * eb;
+}
+double quotient_error(double a, double ea, double b, double eb) {
+  const double safe = std::fabs(b) - eb;
+  if (safe <= 0) return std::numeric_limits<double>::infinity();
+  return (ea + std::fabs(a / b) * eb) / safe;
+}
+double choice_error(double, double ea, double, double eb) { return std::max(ea, eb); }
+
+template <double (*F)(double, double), double (*E)(double, double, double, double)>
+Operation row(std::string_view name, std::string_view summary, std::string_view example) {
+  Operation op;
+  op.name = name;
+  op.summary = summary;
+  op.example = example;
+  op.args = {{.name = "value", .kind = Arg::Kind::kOperand, .required = true}};
+  op.shape = binary_shape;
+  op.evaluate = evaluate<F>;
+  op.bound = bound<E>;
+  op.reach = [](const Node&) { return Reach::kPoint; };
+  return op;
+}
+
+bool number(const Node& node) { return node.in[1] == kNone; }
+
+}  // namespace
+
+std::vector<Operation> ops_arithmetic() {
+  Operation add = row<plus, sum_error>("add", "x + y", "add 1");
+  Operation sub = row<minus, sum_error>("sub", "x - y", "sub bias");
+  Operation mul = row<times, product_error>("mul", "x * y", "mul scale");
+  Operation div = row<over, quotient_error>("div", "x / y", "div 2");
+  Operation low = row<lower, choice_error>("minimum", "the smaller of x and y", "minimum 0");
+  Operation high = row<higher, choice_error>("maximum", "the larger of x and y", "maximum 0");
+  add.monotone = sub.monotone = low.monotone = high.monotone = [](const Node& node) {
+    return !number(node) || std::isfinite(node.attrs.real("value"));
+  };
+  mul.monotone = div.monotone = [](const Node& node) {
+    return number(node) && node.attrs.real("value") > 0 && std::isfinite(node.attrs.real("value"));
+  };
+  return {add, sub, mul, div, low, high};
+}
+
+}  // namespace upweave

@@ -1,0 +1,355 @@
+#include "graph/ops/conv_transpose.h"
+
+#include <cmath>
+
+#include "base/checked.h"
+
+namespace upweave {
+namespace {
+
+constexpr size_t kKernel = 1, kBias = 2;
+
+int64_t groups_of(const Node& node) { return node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1; }
+
+// O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, unless a rewrite cropped it.
+Shape natural_out(const Graph& graph, const Node& node) {
+  const Shape& in = shape_of(graph, node, 0);
+  const Shape& kernel = shape_of(graph, node, kKernel);
+  const size_t spatial = spatial_rank(in);
+  const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
+  const Shape extra = per_axis(node, "output_padding", spatial, 0), dilation = per_axis(node, "dilation", spatial, 1);
+  Shape out(spatial);
+  for (size_t a = 0; a < spatial; ++a) {
+    const char* ax = axis_suffix(a, spatial);
+    const int64_t k = kernel[a + 2];
+    if (stride[a] < 1) throw invalid("stride_{} is {}; it must be at least 1", ax, stride[a]);
+    if (dilation[a] < 1) throw invalid("dilation_{} is {}; it must be at least 1", ax, dilation[a]);
+    if (padding[a] < 0) throw invalid("padding_{} is {}; it must not be negative", ax, padding[a]);
+    if (extra[a] < 0 || (extra[a] >= stride[a] && extra[a] >= dilation[a])) {
+      throw invalid("output_padding_{} is {}; it must be smaller than stride_{}, which is {}", ax, extra[a], ax, stride[a]);
+    }
+    int64_t o = checked_mul(in[a + 2] - 1, stride[a], "the output extent");
+    o = checked_add(o, checked_mul(dilation[a], k - 1, "the output extent"), "the output extent");
+    o = checked_add(o, extra[a] + 1, "the output extent");
+    o = checked_add(o, -checked_mul(2, padding[a], "padding"), "the output extent");
+    if (o < 1) {
+      throw invalid("the output's extent along {} is {}: input {}, kernel {}, stride {}, padding {}, output_padding {}", ax,
+                    o, in[a + 2], k, stride[a], padding[a], extra[a]);
+    }
+    out[a] = o;
+  }
+  return out;
+}
+
+Shape conv_shape(const Graph& graph, const Node& node) {
+  const Shape& in = shape_of(graph, node, 0);
+  const Shape& kernel = shape_of(graph, node, kKernel);
+  const size_t spatial = spatial_rank(in);
+  const int64_t groups = groups_of(node);
+  const std::string& name = graph[node.in[kKernel]].name;
+  if (kernel.size() != spatial + 2) {
+    throw invalid("{} has shape {}; for an input of shape {} it must be (C_in, C_out, one extent per spatial axis)",
+                  name.empty() ? "kernel" : name, to_string(kernel), to_string(in));
+  }
+  if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
+  if (in[1] % groups != 0) throw invalid("in_channels is {}, which groups = {} does not divide", in[1], groups);
+  if (kernel[0] != in[1]) {
+    throw invalid("{} has {} input channels (its first extent); the value it meets has {}", name.empty() ? "kernel" : name,
+                  kernel[0], in[1]);
+  }
+  const int64_t c_out = checked_mul(kernel[1], groups, "out_channels");
+  if (node.attrs.has("channels") && node.attrs.ints("channels").front() != c_out) {
+    throw invalid("{} gives {} output channels; the pipeline says {}", name, c_out, node.attrs.ints("channels").front());
+  }
+  if (node.attrs.has("kernel")) {
+    const Shape said = per_axis(node, "kernel", spatial, 1);
+    if (!std::equal(said.begin(), said.end(), kernel.begin() + 2)) {
+      throw invalid("{} has extents {}; the pipeline says k{}", name, to_string(Shape(kernel.begin() + 2, kernel.end())),
+                    to_string(said));
+    }
+  }
+  if (node.in[kBias] != kNone && shape_of(graph, node, kBias) != Shape{c_out}) {
+    throw invalid("{} has shape {}; out_channels is {}", graph[node.in[kBias]].name,
+                  to_string(shape_of(graph, node, kBias)), c_out);
+  }
+  Shape shape = {in[0], c_out};
+  const Shape out = node.attrs.has("out") ? per_axis(node, "out", spatial, 1) : natural_out(graph, node);
+  shape.insert(shape.end(), out.begin(), out.end());
+  return shape;
+}
+
+Shape conv_param_shape(const Graph& graph, const Node& node, size_t slot) {
+  const Shape& in = shape_of(graph, node, 0);
+  const int64_t groups = groups_of(node);
+  if (slot == kBias) return {checked_mul(shape_of(graph, node, kKernel)[1], groups, "out_channels")};
+  const std::string& name = graph[node.in[slot]].name;
+  if (!node.attrs.has("channels") || !node.attrs.has("kernel")) {
+    throw invalid("the shape of {} is missing: give the tensor, or write its size as in 'conv_transpose {} 64 k3'", name, name);
+  }
+  const int64_t c_out = node.attrs.ints("channels").front();
+  if (c_out < 1) throw invalid("out_channels is {}; it must be at least 1", c_out);
+  if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
+  if (c_out % groups != 0) throw invalid("out_channels is {}, which groups = {} does not divide", c_out, groups);
+  Shape shape = {in[1], c_out / groups};
+  const Shape extents = per_axis(node, "kernel", spatial_rank(in), 1);
+  for (size_t a = 0; a < extents.size(); ++a) {
+    if (extents[a] < 1) throw invalid("kernel_{} is {}; it must be at least 1", axis_suffix(a, extents.size()), extents[a]);
+  }
+  shape.insert(shape.end(), extents.begin(), extents.end());
+  return shape;
+}
+
+// Visits every (input row, kernel element, output row) triple of one (n, group, co): the naive definition.
+// f(x offset of w=0, kernel offset of kw=0, output offset of ow=0)
+template <class F>
+void for_each_row(const ConvGeometry& g, int64_t n, int64_t co, F f) {
+  const size_t s = g.spatial;
+  auto at = [&](const Shape& v, size_t axis3, int64_t missing) {  // axis3: 0 d, 1 h, 2 w; missing leading axes
+    return axis3 + s >= 3 ? v[axis3 + s - 3] : missing;
+  };
+  const int64_t per_group_out = g.c_out / g.groups, per_group_in = g.c_in / g.groups, group = co / per_group_out;
+  const int64_t ID = at(g.in, 0, 1), IH = at(g.in, 1, 1), IW = at(g.in, 2, 1);
+  const int64_t OD = at(g.out, 0, 1), OH = at(g.out, 1, 1), OW = at(g.out, 2, 1);
+  const int64_t KD = at(g.kernel, 0, 1), KH = at(g.kernel, 1, 1), KW = at(g.kernel, 2, 1);
+  for (int64_t ci = group * per_group_in; ci < (group + 1) * per_group_in; ++ci) {
+    for (int64_t id = 0; id < ID; ++id) {
+      for (int64_t kd = 0; kd < KD; ++kd) {
+        const int64_t od = id * at(g.stride, 0, 1) - at(g.padding, 0, 0) + kd * at(g.dilation, 0, 1);
+        if (od < 0 || od >= OD) continue;
+        for (int64_t ih = 0; ih < IH; ++ih) {
+          for (int64_t kh = 0; kh < KH; ++kh) {
+            const int64_t oh = ih * at(g.stride, 1, 1) - at(g.padding, 1, 0) + kh * at(g.dilation, 1, 1);
+            if (oh < 0 || oh >= OH) continue;
+            f((((n * g.c_in + ci) * ID + id) * IH + ih) * IW,
+              (((ci * per_group_out + co % per_group_out) * KD + kd) * KH + kh) * KW,
+              (((n * g.c_out + co) * OD + od) * OH + oh) * OW);
+          }
+        }
+      }
+    }
+  }
+}
+
+// out[ow] += x[iw] * k[kw] along one row, for each of `terms` pairs of arrays.
+template <class F>
+void along_row(const ConvGeometry& g, F f) {
+  const size_t w = g.spatial - 1;
+  for (int64_t kw = 0; kw < g.kernel[w]; ++kw) {
+    const int64_t shift = kw * g.dilation[w] - g.padding[w];  // ow = iw*stride + shift
+    const int64_t lo = shift < 0 ? (-shift + g.stride[w] - 1) / g.stride[w] : 0;
+    const int64_t last = g.out[w] - 1 - shift;
+    const int64_t hi = last < 0 ? 0 : std::min(g.in[w], last / g.stride[w] + 1);
+    f(kw, shift, lo, hi);
+  }
+}
+
+void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
+  // Operands carry their shapes; rebuild the geometry from them.
+  Graph graph;
+  Node copy = node;
+  for (size_t slot = 0; slot < node.in.size(); ++slot) {
+    Node leaf;
+    if (in[slot]) leaf.shape = in[slot]->shape;
+    copy.in[slot] = in[slot] ? graph.add(leaf) : kNone;
+  }
+  copy.shape = out.shape;
+  const ConvGeometry g = conv_geometry(graph, copy);
+  const double* x = in[0]->data.data();
+  const double* k = in[kKernel]->data.data();
+  const int64_t voxels = count(g.out);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int64_t n = 0; n < g.batch; ++n) {
+    for (int64_t co = 0; co < g.c_out; ++co) {
+      double* y = out.data.data() + (n * g.c_out + co) * voxels;
+      std::fill(y, y + voxels, in[kBias] ? in[kBias]->data[co] : 0.0);
+      for_each_row(g, n, co, [&](int64_t xi, int64_t ki, int64_t yi) {
+        along_row(g, [&](int64_t kw, int64_t shift, int64_t lo, int64_t hi) {
+          const double weight = k[ki + kw];
+          double* row = out.data.data() + yi + shift;
+          const int64_t stride = g.stride[g.spatial - 1];
+          for (int64_t iw = lo; iw < hi; ++iw) row[iw * stride] += x[xi + iw] * weight;
+        });
+      });
+    }
+  }
+}
+
+// Widens each value to the largest among the outputs that share a transform tile with it.
+void spread_over_tiles(std::vector<double>& v, const Shape& shape, const Shape& tile) {
+  const Shape strides = row_major(shape);
+  for (size_t a = 0; a < tile.size() && a + 2 < shape.size(); ++a) {
+    const int64_t reach = tile[a] - 1, stride = strides[a + 2], extent = shape[a + 2];
+    const std::vector<double> old = v;
+    for_each_index(shape, [&](const Shape& index, int64_t i) {
+      const int64_t at = index[a + 2];
+      for (int64_t d = -std::min(reach, at); d <= std::min(reach, extent - 1 - at); ++d) {
+        v[i] = std::max(v[i], old[i + d * stride]);
+      }
+    });
+  }
+}
+
+void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  auto absolute = [](const std::vector<double>& v) {
+    std::vector<double> r(v.size());
+    for (size_t i = 0; i < v.size(); ++i) r[i] = std::fabs(v[i]);
+    return r;
+  };
+  auto nonzero = [](const std::vector<double>& v) {
+    for (const double e : v) {
+      if (e != 0) return true;
+    }
+    return false;
+  };
+  // S = sum|x||k|, and what the operands' own errors add: sum (|x| ek + ex |k|).
+  Tensor x{in[0]->shape, absolute(in[0]->data), {}}, k{in[kKernel]->shape, absolute(in[kKernel]->data), {}};
+  Tensor magnitude{out.shape, std::vector<double>(out.data.size()), {}}, carried = magnitude;
+  const Tensor* plain[] = {&x, &k, nullptr};
+  conv_evaluate(node, plain, magnitude);
+  const Tensor ex{x.shape, in[0]->err, {}}, ek{k.shape, in[kKernel]->err, {}};
+  if (nonzero(ex.data)) {
+    const Tensor* operands[] = {&ex, &k, nullptr};
+    conv_evaluate(node, operands, carried);
+  }
+  Tensor from_k = magnitude;
+  std::fill(from_k.data.begin(), from_k.data.end(), 0.0);
+  if (nonzero(ek.data)) {
+    const Tensor* operands[] = {&x, &ek, nullptr};
+    conv_evaluate(node, operands, from_k);
+  }
+  if (!rounding.tile.empty()) spread_over_tiles(magnitude.data, out.shape, rounding.tile);
+  double terms = static_cast<double>(k.shape[0]);
+  for (size_t a = 2; a < k.shape.size(); ++a) terms *= static_cast<double>(k.shape[a]);
+  const double growth = (4 + 2 * std::sqrt(terms)) * rounding.unit + 2 * (rounding.product - rounding.unit);
+  const int64_t voxels = count(out.shape) / std::max<int64_t>(1, out.shape[0] * out.shape[1]);
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const size_t co = (i / voxels) % out.shape[1];
+    const double bias = in[kBias] ? std::fabs(in[kBias]->data[co]) * 4 * rounding.unit + in[kBias]->err[co] : 0;
+    out.err[i] = growth * magnitude.data[i] + carried.data[i] + from_k.data[i] + bias;
+  }
+}
+
+// mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] * S[ci, k], where S[ci, k] is the sum of
+// x over the box of inputs whose tap k lands inside the output. Per axis that box is an interval.
+void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const Shape& xs = in[0]->shape;
+  const Shape& ks = in[kKernel]->shape;
+  const size_t spatial = spatial_rank(xs);
+  const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
+  const Shape dilation = per_axis(node, "dilation", spatial, 1), extent = per_axis(node, "out", spatial, 1);
+  const int64_t groups = groups_of(node), c_in = xs[1], per_out = ks[1], per_in = c_in / groups;
+  const Shape taps(ks.begin() + 2, ks.end());
+  const int64_t volume = count(Shape(xs.begin() + 2, xs.end())), tap_count = count(taps);
+  const Shape xstride = row_major(xs);
+  for (int64_t n = 0; n < xs[0]; ++n) {
+    std::vector<double> sums(c_in * tap_count);
+    for_each_index(taps, [&](const Shape& k, int64_t t) {
+      Shape lo(spatial), size(spatial);
+      for (size_t a = 0; a < spatial; ++a) {
+        const int64_t shift = k[a] * dilation[a] - padding[a], last = extent[a] - 1 - shift;
+        lo[a] = shift < 0 ? (-shift + stride[a] - 1) / stride[a] : 0;
+        const int64_t hi = last < 0 ? 0 : std::min(xs[a + 2], last / stride[a] + 1);
+        size[a] = std::max<int64_t>(0, hi - lo[a]);
+      }
+      for (int64_t ci = 0; ci < c_in; ++ci) {
+        double sum = 0;
+        for_each_index(size, [&](const Shape& at, int64_t) {
+          int64_t offset = (n * c_in + ci) * volume;
+          for (size_t a = 0; a < spatial; ++a) offset += (lo[a] + at[a]) * xstride[a + 2];
+          sum += in[0]->data[offset];
+        });
+        sums[ci * tap_count + t] = sum;
+      }
+    });
+    for (int64_t co = 0; co < per_out * groups; ++co) {
+      double total = 0;
+      for (int64_t ci = co / per_out * per_in; ci < (co / per_out + 1) * per_in; ++ci) {
+        for (int64_t t = 0; t < tap_count; ++t) {
+          total += in[kKernel]->data[(ci * per_out + co % per_out) * tap_count + t] * sums[ci * tap_count + t];
+        }
+      }
+      out.data[n * per_out * groups + co] = total / static_cast<double>(count(extent));
+    }
+  }
+}
+
+Reach neighbourhood(const Node&) { return Reach::kWindow; }
+
+}  // namespace
+
+ConvGeometry conv_geometry(const Graph& graph, const Node& node) {
+  ConvGeometry g;
+  const Shape& in = shape_of(graph, node, 0);
+  const Shape& kernel = shape_of(graph, node, kKernel);
+  g.spatial = spatial_rank(in);
+  g.groups = groups_of(node);
+  g.batch = in[0];
+  g.c_in = in[1];
+  g.c_out = kernel[1] * g.groups;
+  g.in.assign(in.begin() + 2, in.end());
+  g.kernel.assign(kernel.begin() + 2, kernel.end());
+  g.out.assign(node.shape.begin() + 2, node.shape.end());
+  g.stride = per_axis(node, "stride", g.spatial, 1);
+  g.padding = per_axis(node, "padding", g.spatial, 0);
+  g.dilation = per_axis(node, "dilation", g.spatial, 1);
+  return g;
+}
+
+int64_t taps_at(const ConvGeometry& g, size_t axis, int64_t o) {
+  int64_t n = 0;
+  for (int64_t k = 0; k < g.kernel[axis]; ++k) {
+    const int64_t i = o + g.padding[axis] - k * g.dilation[axis];
+    if (i >= 0 && i % g.stride[axis] == 0 && i / g.stride[axis] < g.in[axis]) ++n;
+  }
+  return n;
+}
+
+int64_t taps_total(const ConvGeometry& g, size_t axis) {
+  int64_t n = 0;
+  for (int64_t k = 0; k < g.kernel[axis]; ++k) {
+    const int64_t shift = k * g.dilation[axis] - g.padding[axis], last = g.out[axis] - 1 - shift;
+    const int64_t lo = shift < 0 ? (-shift + g.stride[axis] - 1) / g.stride[axis] : 0;
+    const int64_t hi = last < 0 ? 0 : std::min(g.in[axis], last / g.stride[axis] + 1);
+    n += std::max<int64_t>(0, hi - lo);
+  }
+  return n;
+}
+
+std::vector<Operation> ops_conv_transpose() {
+  Operation conv;
+  conv.name = "conv_transpose";
+  conv.summary = "transposed convolution; kernel is (C_in, C_out/groups, K...), `64 k3` declares its size";
+  conv.example = "conv_transpose kernel bias s2 p1 op1";
+  conv.args = {{.name = "weights", .kind = Arg::Kind::kTensor, .required = true},
+               {.name = "bias", .kind = Arg::Kind::kTensor},
+               {.name = "channels", .kind = Arg::Kind::kInts},
+               {.name = "kernel", .kind = Arg::Kind::kInts, .prefix = "k"},
+               {.name = "stride", .kind = Arg::Kind::kInts, .prefix = "s"},
+               {.name = "padding", .kind = Arg::Kind::kInts, .prefix = "p"},
+               {.name = "output_padding", .kind = Arg::Kind::kInts, .prefix = "op"},
+               {.name = "dilation", .kind = Arg::Kind::kInts, .prefix = "d"},
+               {.name = "groups", .kind = Arg::Kind::kInts, .prefix = "g"},
+               {.name = "out", .kind = Arg::Kind::kInts, .prefix = "out"}};
+  conv.shape = conv_shape;
+  conv.evaluate = conv_evaluate;
+  conv.bound = conv_bound;
+  conv.reach = neighbourhood;
+  conv.param_shape = conv_param_shape;
+
+  Operation mean = conv;
+  mean.name = "mean_conv";
+  mean.summary = "mean over space of a transposed convolution with extents `out`, without the convolution";
+  mean.example = "mean_conv kernel s2 p1 out63";
+  mean.shape = [](const Graph& graph, const Node& node) {
+    Shape shape = conv_shape(graph, node);
+    std::fill(shape.begin() + 2, shape.end(), 1);
+    return shape;
+  };
+  mean.evaluate = mean_conv_evaluate;
+  mean.bound = nullptr;
+  mean.reach = [](const Node&) { return Reach::kSpace; };
+  mean.internal = true;
+  return {conv, mean};
+}
+
+}  // namespace upweave

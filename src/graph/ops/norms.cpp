@@ -1,0 +1,258 @@
+#include "graph/ops/norms.h"
+
+#include <cmath>
+
+// layer_norm, batch_norm, group_norm, instance_norm: y = (x - mean) / sqrt(var + eps) * weight + bias, with the
+// biased variance of each set; and the pieces that rewrites split them into.
+namespace upweave {
+namespace {
+
+Shape check_affine(const Graph& graph, const Node& node, size_t slot) {
+  const Shape& x = shape_of(graph, node, 0);
+  const NormSets sets = norm_sets(node, x);
+  for (; slot < node.in.size(); ++slot) {
+    if (node.in[slot] == kNone) continue;
+    const Shape& given = shape_of(graph, node, slot);
+    const Node& tensor = graph[node.in[slot]];
+    const int64_t expected = sets.kind == NormSets::Kind::kLast ? sets.trailing : x[1];
+    if (count(given) != expected) {
+      throw invalid("{} of {} has shape {}; it must hold {} values", tensor.name, node.op->name, to_string(given), expected);
+    }
+  }
+  if (!(norm_eps(node) >= 0) || std::isinf(norm_eps(node))) {
+    throw invalid("eps of {} is {}; it must be a number that is not negative", node.op->name, norm_eps(node));
+  }
+  if ((sets.kind == NormSets::Kind::kBatch || sets.kind == NormSets::Kind::kInstance) && sets.size == 1) {
+    throw invalid("{} has statistics over a single value: the value it meets has shape {}", node.op->name, to_string(x));
+  }
+  return x;
+}
+
+Shape affine_shape(const Graph& graph, const Node& node, size_t slot) {
+  const Shape& x = shape_of(graph, node, 0);
+  if (slot == 0 || norm_sets(node, x).kind != NormSets::Kind::kLast) return {x[1]};
+  const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
+  return Shape(x.end() - last, x.end());
+}
+
+struct Moments {
+  std::vector<double> mean, var;
+};
+
+// Two passes: the mean first, then the squares of what is left.
+Moments moments_of(const NormSets& sets, const std::vector<double>& x) {
+  Moments m{std::vector<double>(sets.sets), std::vector<double>(sets.sets)};
+  const double n = static_cast<double>(sets.size);
+  for (size_t i = 0; i < x.size(); ++i) m.mean[sets.of(i)] += x[i];
+  for (double& v : m.mean) v /= n;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double d = x[i] - m.mean[sets.of(i)];
+    m.var[sets.of(i)] += d * d;
+  }
+  for (double& v : m.var) v /= n;
+  return m;
+}
+
+// Which weight an element meets: its channel's, or its place in the trailing axes.
+int64_t affine_index(const NormSets& sets, int64_t i) {
+  return sets.kind == NormSets::Kind::kLast ? i % sets.trailing : i / sets.voxels % sets.channels;
+}
+
+void apply(const Node& node, const NormSets& sets, const Moments& m, const Tensor* weight, const Tensor* bias,
+           const Tensor& x, Tensor& out) {
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const int64_t s = sets.of(i), c = affine_index(sets, i);
+    double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + norm_eps(node));
+    if (weight) y *= weight->data[c];
+    if (bias) y += bias->data[c];
+    out.data[i] = y;
+  }
+}
+
+void norm_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  apply(node, sets, moments_of(sets, in[0]->data), in[1], in[2], *in[0], out);
+}
+
+// With e the error of x and u the unit: the mean moves by dm = mean(e) + 16u mean|x|, each deviation by
+// di = ei + dm, the variance by dv = mean(2 |x - m| di + di^2) + 16u var, and 1/sqrt(var + eps) relatively by
+// dv / (2 (var + eps - dv)).
+void norm_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  const Tensor& x = *in[0];
+  const NormSets sets = norm_sets(node, x.shape);
+  const Moments m = moments_of(sets, x.data);
+  const double n = static_cast<double>(sets.size), u = rounding.unit, eps = norm_eps(node);
+  std::vector<double> dm(sets.sets), dv(sets.sets);
+  for (size_t i = 0; i < x.data.size(); ++i) dm[sets.of(i)] += (x.err[i] + 16 * u * std::fabs(x.data[i])) / n;
+  for (size_t i = 0; i < x.data.size(); ++i) {
+    const int64_t s = sets.of(i);
+    const double d = std::fabs(x.data[i] - m.mean[s]), di = x.err[i] + dm[s];
+    dv[s] += (2 * d * di + di * di + 16 * u * d * d) / n;
+  }
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const int64_t s = sets.of(i), c = affine_index(sets, i);
+    const double left = m.var[s] + eps - dv[s], rstd = 1 / std::sqrt(std::max(left, eps));
+    const double relative = dv[s] / (2 * std::max(left, eps)) + 4 * u;
+    const double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + eps);
+    double err = (x.err[i] + dm[s]) * rstd + std::fabs(y) * relative;
+    if (in[1]) err = err * std::fabs(in[1]->data[c]) + std::fabs(y) * in[1]->err[c];
+    if (in[2]) err += in[2]->err[c] + 2 * u * std::fabs(in[2]->data[c]);
+    out.err[i] = err + 2 * u * std::fabs(out.data[i]);
+  }
+}
+
+// Moments leave as {2, sets}: means, then variances.
+void moments_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  const Moments m = moments_of(sets, in[0]->data);
+  std::copy(m.mean.begin(), m.mean.end(), out.data.begin());
+  std::copy(m.var.begin(), m.var.end(), out.data.begin() + sets.sets);
+}
+
+void normalize_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  const std::vector<double>& stats = in[1]->data;
+  const Moments m{{stats.begin(), stats.begin() + sets.sets}, {stats.begin() + sets.sets, stats.end()}};
+  apply(node, sets, m, in[2], in[3], *in[0], out);
+}
+
+// y = x / sqrt(mean(x^2) + eps) * weight + bias: layer norm of values whose mean is zero.
+void rms_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  Moments m{std::vector<double>(sets.sets), std::vector<double>(sets.sets)};
+  for (size_t i = 0; i < in[0]->data.size(); ++i) {
+    m.var[sets.of(i)] += in[0]->data[i] * in[0]->data[i] / static_cast<double>(sets.size);
+  }
+  apply(node, sets, m, in[1], in[2], *in[0], out);
+}
+
+Reach norm_reach(const Node& node) {
+  const std::string axes = node.op->name == "batch_norm"      ? "batch"
+                           : node.op->name == "instance_norm" ? "instance"
+                           : node.op->name == "group_norm"    ? "group"
+                                                              : node.attrs.word("axes");
+  if (axes == "channel") return Reach::kChannels;
+  if (axes == "last") return Reach::kRow;
+  return axes == "batch" ? Reach::kBatch : Reach::kSpace;
+}
+
+const Arg kWeight{.name = "weight", .kind = Arg::Kind::kTensor}, kBias{.name = "bias", .kind = Arg::Kind::kTensor},
+    kEps{.name = "eps", .kind = Arg::Kind::kReal, .named = true};
+
+Operation row(std::string_view name, std::string_view summary, std::string_view example, std::vector<Arg> args) {
+  Operation op;
+  op.name = name;
+  op.summary = summary;
+  op.example = example;
+  op.args = std::move(args);
+  for (const Arg& arg : {kWeight, kBias, kEps}) op.args.push_back(arg);
+  op.shape = [](const Graph& graph, const Node& node) { return check_affine(graph, node, 1); };
+  op.evaluate = norm_evaluate;
+  op.bound = norm_bound;
+  op.reach = norm_reach;
+  op.param_shape = affine_shape;
+  op.ops_per_element = 8;
+  return op;
+}
+
+}  // namespace
+
+NormSets norm_sets(const Node& node, const Shape& shape) {
+  using Kind = NormSets::Kind;
+  NormSets s{Kind::kChannel, shape[1], 1, 1, 1, 0, 0};
+  for (size_t a = 2; a < shape.size(); ++a) s.voxels *= shape[a];
+  const std::string_view name = node.op->name;
+  std::string_view axes = name == "batch_norm" ? "batch" : name == "instance_norm" ? "instance" : "group";
+  if (name != "group_norm" && node.attrs.has("axes")) axes = node.attrs.word("axes");
+  if (axes == "channel") {
+    s.sets = shape[0] * s.voxels;
+    s.size = s.channels;
+  } else if (axes == "last") {
+    s.kind = Kind::kLast;
+    const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
+    if (last < 1 || last > static_cast<int64_t>(shape.size()) - 2) {
+      throw invalid("{} is over the last {} axes; the value has {} spatial axes", name, last, shape.size() - 2);
+    }
+    for (int64_t a = 0; a < last; ++a) s.trailing *= shape[shape.size() - 1 - a];
+    s.sets = count(shape) / s.trailing;
+    s.size = s.trailing;
+  } else if (axes == "batch") {
+    s.kind = Kind::kBatch;
+    s.sets = s.channels;
+    s.size = shape[0] * s.voxels;
+  } else if (axes == "instance") {
+    s.kind = Kind::kInstance;
+    s.sets = shape[0] * s.channels;
+    s.size = s.voxels;
+  } else {
+    s.kind = Kind::kGroup;
+    s.groups = node.attrs.ints("groups").front();
+    if (s.groups < 1) throw invalid("num_groups is {}; it must be at least 1", s.groups);
+    if (s.channels % s.groups != 0) {
+      throw invalid("num_groups is {}, which does not divide the {} channels", s.groups, s.channels);
+    }
+    s.sets = shape[0] * s.groups;
+    s.size = s.voxels * (s.channels / s.groups);
+  }
+  return s;
+}
+
+std::vector<Operation> ops_norms() {
+  const Arg where{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = {"channel", "last"}};
+  const Arg trailing{.name = "count", .kind = Arg::Kind::kInts};
+  const Arg groups{.name = "groups", .kind = Arg::Kind::kInts, .required = true};
+  std::vector<Operation> ops = {
+      row("layer_norm", "norm over channels at each voxel, or over the last axes (`last 2`: two of them)",
+          "layer_norm channel", {where, trailing}),
+      row("batch_norm", "norm of each channel over batch and space, with the batch's own statistics",
+          "batch_norm weight bias", {}),
+      row("group_norm", "norm of each sample's groups of channels over space", "group_norm 8 weight bias", {groups}),
+      row("instance_norm", "norm of each sample's channels over space", "instance_norm weight bias", {}),
+  };
+
+  Operation rms = row("rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel", {where, trailing});
+  rms.evaluate = rms_evaluate;
+  rms.bound = nullptr;
+  rms.internal = true;
+
+  const std::vector<std::string_view> sets = {"batch", "instance", "group"};
+  Operation moments;
+  moments.name = "moments";
+  moments.summary = "mean and biased variance of each set";
+  moments.example = "moments batch";
+  moments.args = {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
+                  {.name = "groups", .kind = Arg::Kind::kInts}};
+  moments.shape = [](const Graph& graph, const Node& node) {
+    return Shape{2, norm_sets(node, shape_of(graph, node, 0)).sets};
+  };
+  moments.evaluate = moments_evaluate;
+  moments.reach = norm_reach;
+  moments.ops_per_element = 4;
+  moments.internal = true;
+
+  Operation normalize = row("normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
+                            "normalize batch @m weight bias", {});
+  normalize.args.insert(normalize.args.begin(), {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
+                                                 {.name = "groups", .kind = Arg::Kind::kInts},
+                                                 {.name = "moments", .kind = Arg::Kind::kTensor, .required = true}});
+  normalize.shape = [](const Graph& graph, const Node& node) {
+    const Shape& x = shape_of(graph, node, 0);
+    const Shape expected{2, norm_sets(node, x).sets};
+    if (shape_of(graph, node, 1) != expected) {
+      throw invalid("the moments of normalize have shape {}; it must be {}", to_string(shape_of(graph, node, 1)),
+                    to_string(expected));
+    }
+    return x;
+  };
+  normalize.evaluate = normalize_evaluate;
+  normalize.bound = nullptr;
+  normalize.reach = [](const Node&) { return Reach::kPoint; };
+  normalize.internal = true;
+
+  ops.push_back(rms);
+  ops.push_back(moments);
+  ops.push_back(normalize);
+  return ops;
+}
+
+}  // namespace upweave

@@ -1,0 +1,316 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "graph/operation.h"
+#include "graph/text.h"
+
+namespace upweave {
+namespace {
+
+struct Token {
+  std::string text;  // with settings put in
+  size_t column;     // 1-based, of its first character in the pipeline
+};
+
+template <class... Args>
+Error at(size_t column, fmt::format_string<Args...> format, Args&&... args) {
+  return Error(Status::kInvalid, fmt::format("column {}: {}", column, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+bool name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool digit(char c) { return c >= '0' && c <= '9'; }
+bool name_char(char c) { return name_start(c) || digit(c) || c == '.'; }
+bool is_name(std::string_view s) { return !s.empty() && name_start(s[0]) && std::ranges::all_of(s, name_char); }
+
+bool to_real(std::string_view s, double& value) {
+  if (s.starts_with('+')) s.remove_prefix(1);
+  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
+  return error == std::errc() && end == s.data() + s.size() && !std::isnan(value);
+}
+
+// 2, 2x1x2 or 2,1,2.
+bool to_ints(std::string_view s, Shape& values) {
+  values.clear();
+  const char* p = s.data();
+  const char* const end = p + s.size();
+  while (true) {
+    int64_t v;
+    const auto [next, error] = std::from_chars(p, end, v);
+    if (error != std::errc()) return false;
+    values.push_back(v);
+    if (next == end) return true;
+    if (*next != 'x' && *next != ',') return false;
+    p = next + 1;
+  }
+}
+
+// The operation whose name is nearest, for "did you mean".
+std::string nearest(std::string_view word) {
+  auto distance = [](std::string_view a, std::string_view b) {
+    std::vector<size_t> row(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= a.size(); ++i) {
+      size_t diagonal = row[0]++;
+      for (size_t j = 1; j <= b.size(); ++j) {
+        const size_t old = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+        diagonal = old;
+      }
+    }
+    return row[b.size()];
+  };
+  std::string_view best;
+  size_t least = 3;
+  for (const Operation* op : operations()) {
+    if (word.size() > 40) break;
+    if (const size_t d = distance(word, op->name); !op->internal && d < least) {
+      least = d;
+      best = op->name;
+    }
+  }
+  return best.empty() ? "" : fmt::format("; did you mean '{}'?", best);
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, const Settings& settings) : text_(text), settings_(settings) {
+    Node input;
+    input.op = &operation("input");
+    input.name = "input";
+    current_ = graph_.add(input);
+    values_["input"] = current_;
+  }
+
+  Graph parse() {
+    size_t start = 0;
+    while (true) {
+      const size_t bar = text_.find('|', start);
+      stage(tokens(start, bar == std::string_view::npos ? text_.size() : bar), start + 1);
+      if (bar == std::string_view::npos) break;
+      start = bar + 1;
+    }
+    graph_.output = current_;
+    if (is_param(graph_, current_) || weight_side(graph_)[current_]) {
+      throw Error(Status::kInvalid, "the pipeline's result does not depend on its input");
+    }
+    return prune(graph_);
+  }
+
+ private:
+  std::vector<Token> tokens(size_t begin, size_t end) const {
+    std::vector<Token> result;
+    for (size_t i = begin; i < end;) {
+      if (std::isspace(static_cast<unsigned char>(text_[i]))) {
+        ++i;
+        continue;
+      }
+      Token token{{}, i + 1};
+      while (i < end && !std::isspace(static_cast<unsigned char>(text_[i]))) {
+        if (text_[i] != '$') {
+          token.text += text_[i++];
+          continue;
+        }
+        const size_t dollar = i++;
+        std::string name;
+        while (i < end && name_char(text_[i]) && text_[i] != '.') name += text_[i++];
+        const auto it = settings_.find(name);
+        if (it == settings_.end()) throw at(dollar + 1, "${} has no value; set {}=...", name, name);
+        token.text += it->second;
+      }
+      if (token.text.empty() || token.text.find_first_of("| \t\n") != std::string::npos) {
+        throw at(token.column, "the value '{}' is not one word", token.text);
+      }
+      result.push_back(std::move(token));
+    }
+    return result;
+  }
+
+  void stage(std::vector<Token> words, size_t column) {
+    if (words.empty()) throw at(column, "an operation is missing");
+    std::string label;
+    size_t label_column = 0;
+    if (words.size() >= 2 && words[words.size() - 2].text == "as") {
+      label = words.back().text;
+      label_column = words.back().column;
+      if (!is_name(label)) throw at(label_column, "'{}' is not a name", label);
+      if (values_.contains(label)) throw at(label_column, "the name '{}' is taken", label);
+      words.resize(words.size() - 2);
+      if (words.empty()) throw at(column, "an operation is missing before 'as {}'", label);
+    }
+    const Token& head = words[0];
+    if (head.text.starts_with('@')) {
+      if (words.size() > 1) throw at(words[1].column, "'{}' stands alone in its stage", head.text);
+      current_ = value(head);
+    } else if (head.text == "param") {
+      if (words.size() != 2) throw at(head.column, "param takes one name");
+      current_ = parameter(words[1]);
+    } else {
+      current_ = apply(words);
+    }
+    if (label.empty()) return;
+    // A second name for a value, or a name for a parameter, would not survive printing.
+    if (!graph_[current_].name.empty()) throw at(label_column, "the value is called '{}' already", graph_[current_].name);
+    graph_[current_].name = label;
+    values_[label] = current_;
+  }
+
+  Id value(const Token& token) const {
+    const auto it = values_.find(token.text.substr(1));
+    if (it == values_.end() || is_param(graph_, it->second)) {
+      throw at(token.column, "no value is called '{}'; name one with 'as'", token.text.substr(1));
+    }
+    return it->second;
+  }
+
+  Id parameter(const Token& token) {
+    const size_t colon = token.text.find(':');
+    const std::string name = token.text.substr(0, colon);
+    if (!is_name(name)) throw at(token.column, "'{}' is not a name", name);
+    if (name == "as" || name == "inf") throw at(token.column, "'{}' cannot be a parameter's name", name);
+    auto it = values_.find(name);
+    if (it != values_.end() && !is_param(graph_, it->second)) {
+      throw at(token.column, "'{}' is a value of this pipeline; write @{}", name, name);
+    }
+    if (it == values_.end()) {
+      Node node;
+      node.op = &operation("param");
+      node.name = name;
+      it = values_.emplace(name, graph_.add(node)).first;
+    }
+    if (colon != std::string::npos) {
+      const std::string kind = token.text.substr(colon + 1);
+      if (kind != "scalar" && kind != "channel" && kind != "full") {
+        throw at(token.column + colon + 1, "'{}' is none of scalar, channel, full", kind);
+      }
+      Attributes& attrs = graph_[it->second].attrs;
+      if (attrs.has("kind") && attrs.word("kind") != kind) {
+        throw at(token.column, "{} is {} elsewhere", name, attrs.word("kind"));
+      }
+      attrs.set("kind", kind);
+    }
+    return it->second;
+  }
+
+  Id tensor(const Token& token) { return token.text.starts_with('@') ? value(token) : parameter(token); }
+
+  Id apply(const std::vector<Token>& words) {
+    const Operation* op = find_operation(words[0].text);
+    if (!op || op->name == "input") {
+      throw at(words[0].column, "no operation is called '{}'{}", words[0].text, nearest(words[0].text));
+    }
+    Node node;
+    node.op = op;
+    node.in = {current_};
+    for (const Arg& arg : op->args) {
+      if (arg.kind == Arg::Kind::kTensor || arg.kind == Arg::Kind::kOperand) node.in.push_back(kNone);
+    }
+    std::vector<bool> given(op->args.size(), false);
+    for (size_t w = 1; w < words.size(); ++w) argument(*op, node, given, words[w]);
+    for (size_t a = 0; a < op->args.size(); ++a) {
+      if (op->args[a].required && !given[a]) {
+        throw at(words[0].column, "{} needs {}, as in '{}'", op->name, op->args[a].name, op->example);
+      }
+    }
+    return graph_.add(std::move(node));
+  }
+
+  // Finds the argument that a word is meant for, in this order: name=value, a flag or one of an argument's
+  // words, a prefixed extent (s2), then the next open place for a number or for a tensor.
+  void argument(const Operation& op, Node& node, std::vector<bool>& given, const Token& word) {
+    size_t slot = 0;  // of the argument among the operands
+    const size_t equals = word.text.find('=');
+    const bool number = digit(word.text[0]) || word.text[0] == '-' || word.text[0] == '+' || word.text[0] == '.' ||
+                        word.text == "inf";
+    for (size_t a = 0; a < op.args.size(); ++a) {
+      const Arg& arg = op.args[a];
+      const bool operand = arg.kind == Arg::Kind::kTensor || arg.kind == Arg::Kind::kOperand;
+      slot += operand;
+      Token rest = word;
+      bool match = false;
+      if (equals != std::string::npos) {
+        match = word.text.compare(0, equals, arg.name) == 0 && arg.kind != Arg::Kind::kFlag;
+        rest = {word.text.substr(equals + 1), word.column + equals + 1};
+        if (match && given[a]) throw at(word.column, "{} is given twice", arg.name);
+        if (match && rest.text.empty()) throw at(word.column, "{} has no value", arg.name);
+      } else if (!given[a]) {
+        match = accepts(op, arg, word.text, number);
+        if (match) rest = {word.text.substr(arg.prefix.size()), word.column + arg.prefix.size()};
+      }
+      if (!match) continue;
+      given[a] = true;
+      assign(op, node, arg, slot, rest);
+      return;
+    }
+    throw at(word.column, "{} does not take '{}'; it is written as in '{}'", op.name, word.text, op.example);
+  }
+
+  // A prefixed extent: s2, op1x2, p-1.
+  static bool is_extent(const Arg& arg, std::string_view text) {
+    return !arg.prefix.empty() && text.starts_with(arg.prefix) && text.size() > arg.prefix.size() &&
+           (digit(text[arg.prefix.size()]) || text[arg.prefix.size()] == '-');
+  }
+
+  static bool accepts(const Operation& op, const Arg& arg, const std::string& text, bool number) {
+    switch (arg.kind) {
+      case Arg::Kind::kFlag: return text == arg.name;
+      case Arg::Kind::kWord: return std::ranges::find(arg.words, text) != arg.words.end();
+      case Arg::Kind::kInts: return arg.prefix.empty() ? number && text != "inf" : is_extent(arg, text);
+      case Arg::Kind::kReal: return number && !arg.named;
+      case Arg::Kind::kOperand: return true;
+      case Arg::Kind::kTensor:  // what reads as an extent or a word of this operation is not a tensor's name
+        return !number && !arg.named && std::ranges::none_of(op.args, [&](const Arg& other) {
+          return is_extent(other, text) || (other.kind == Arg::Kind::kFlag && text == other.name) ||
+                 std::ranges::find(other.words, text) != other.words.end();
+        });
+    }
+    return false;
+  }
+
+  void assign(const Operation& op, Node& node, const Arg& arg, size_t slot, const Token& word) {
+    switch (arg.kind) {
+      case Arg::Kind::kFlag: node.attrs.set(arg.name, true); return;
+      case Arg::Kind::kWord:
+        if (std::ranges::find(arg.words, word.text) == arg.words.end()) {
+          throw at(word.column, "'{}' is none of {}", word.text, fmt::join(arg.words, ", "));
+        }
+        node.attrs.set(arg.name, word.text);
+        return;
+      case Arg::Kind::kInts: {
+        Shape values;
+        if (!to_ints(word.text, values)) throw at(word.column, "'{}' is not a whole number, or several as in 2x1x2", word.text);
+        if (values.size() > 3) throw at(word.column, "'{}' has more than three extents", word.text);
+        if (std::ranges::all_of(values, [&](int64_t v) { return v == values[0]; })) values.resize(1);
+        node.attrs.set(arg.name, values);
+        return;
+      }
+      case Arg::Kind::kReal:
+      case Arg::Kind::kOperand: {
+        double v;
+        if (to_real(word.text, v)) {
+          node.attrs.set(arg.name, v);
+          return;
+        }
+        if (arg.kind == Arg::Kind::kReal || digit(word.text[0]) || word.text[0] == '-' || word.text[0] == '.') {
+          throw at(word.column, "'{}' is not a number", word.text);
+        }
+        [[fallthrough]];
+      }
+      case Arg::Kind::kTensor: node.in[slot] = tensor(word); return;
+    }
+    throw at(word.column, "{} does not take '{}'", op.name, word.text);
+  }
+
+  std::string_view text_;
+  const Settings& settings_;
+  Graph graph_;
+  Id current_;
+  std::map<std::string, Id> values_;
+};
+
+}  // namespace
+
+Graph parse_text(std::string_view text, const Settings& settings) { return Parser(text, settings).parse(); }
+
+}  // namespace upweave

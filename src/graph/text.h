@@ -1,0 +1,22 @@
+#pragma once
+// The text form of a pipeline: stages separated by '|', each an operation with its arguments.
+//
+//   avg_pool 2 | conv_transpose kernel s2 p1 op1 | clamp 0 1 | softmax space | mul scale
+//
+// `... as y` names a value; `@y` alone goes on from it, and as an argument uses it again. A bare name is a
+// parameter; `b:scalar`, `b:channel`, `t:full` say what it looks like. `$stride` is replaced from the settings.
+#include <string>
+#include <string_view>
+
+#include "graph/graph.h"
+
+namespace upweave {
+
+Graph parse_text(std::string_view text, const Settings& settings = {});
+
+// Canonical: print_text(parse_text(t)) is a fixed point, also for rewritten graphs.
+std::string print_text(const Graph& graph);
+// One stage, as print_text writes it.
+std::string print_stage(const Graph& graph, Id id);
+
+}  // namespace upweave

@@ -1,0 +1,194 @@
+// The convolution kernels alone, on the convolutions of the five pipelines: how near the direct one comes to
+// the machine's peak, and how far past it the transforms go. Contenders take turns, and the peak of
+// multiply-adds is measured before and after every sample; times are the threads' own, so that a busy
+// neighbour costs little.
+//
+//   conv_bench [case substring] [repetitions]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "engine/cpu/conv.h"
+#include "fma_peak.h"
+
+namespace {
+using namespace upweave;
+using namespace upweave::cpu;
+
+struct Case {
+  const char* name;
+  ConvShape shape;
+  Box tile;  // extents and steps of an output box
+  std::vector<Extents> toom;
+};
+
+const std::vector<Case> kCases = {
+    {"k3 s2 32->64 16x32x32",
+     {32, 64, 1, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {16, 32, 32}, {32, 64, 64}},
+     {{}, {2, 8, 64}, {1, 1, 1}},
+     {}},
+    {"k4 s2 32->64 16x32x32",
+     {32, 64, 1, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {16, 32, 32}, {32, 64, 64}},
+     {{}, {2, 8, 64}, {2, 2, 1}},
+     {}},
+    {"k5 s2 32->64 32x32x32",
+     {32, 64, 1, {5, 5, 5}, {2, 2, 2}, {1, 1, 1}, {2, 2, 2}, {32, 32, 32}, {60, 60, 60}},
+     {{}, {6, 6, 60}, {1, 1, 1}},
+     {}},
+    {"2d k5 s1 64->128 32x32",
+     {64, 128, 1, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}, {1, 32, 32}, {1, 34, 34}},
+     {{}, {1, 34, 34}, {1, 1, 1}},
+     {}},
+};
+
+struct Aligned {
+  explicit Aligned(size_t bytes) : data(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096)) {
+    std::memset(data, 0, bytes);
+  }
+  ~Aligned() { std::free(data); }
+  Aligned(const Aligned&) = delete;
+  void* data;
+};
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+// One sample of the batch, all its boxes, on `threads` cores; every thread writes its own tile again and
+// again.
+class Runner {
+ public:
+  Runner(const Case& c, std::unique_ptr<ConvKernel> kernel, int samples)
+      : case_(c), kernel_(std::move(kernel)), samples_(samples), packed_(kernel_->packed_bytes()) {
+    std::mt19937 random(1);
+    std::normal_distribution<double> normal;
+    const ConvShape& s = c.shape;
+    std::vector<double> weights(s.c_in * s.c_out * s.kernel[0] * s.kernel[1] * s.kernel[2]);
+    for (double& w : weights) w = 0.05 * normal(random);
+    kernel_->pack(weights.data(), packed_.data);
+    Extents e = c.tile.extent;
+    for (int i = 0; i < 3; ++i) {  // stepped boxes come in `step` interleaved copies
+      for (int64_t lo = 0; lo < s.out[i]; lo += e[i] * c.tile.step[i]) {
+        for (int64_t r = 0; r < c.tile.step[i]; ++r) starts_[i].push_back(lo + r);
+      }
+    }
+    Box whole;
+    whole.extent = s.out;
+    input_.box = kernel_->input_box(whole);
+    input_.ld = kernel_->channels_in();
+    const int64_t floats = input_.box.count() * input_.ld;
+    in_ = std::make_unique<Aligned>(floats * 4);
+    if (kernel_->input_type() == Dtype::kF32) {
+      for (int64_t i = 0; i < floats; ++i)
+        static_cast<float*>(in_->data)[i] = static_cast<float>(normal(random));
+    } else {
+      for (int64_t i = 0; i < floats; ++i) {
+        const float v = static_cast<float>(normal(random));
+        std::memcpy(static_cast<uint16_t*>(in_->data) + i, reinterpret_cast<const char*>(&v) + 2, 2);
+      }
+    }
+    input_.data = in_->data;
+    for (int t = 0; t < 2; ++t) {
+      out_.push_back(std::make_unique<Aligned>(c.tile.count() * kernel_->channels_out() * 4));
+      scratch_.push_back(std::make_unique<Aligned>(kernel_->scratch_bytes()));
+    }
+  }
+
+  double flop() const {
+    const ConvShape& s = case_.shape;
+    double taps = 1;
+    for (int i = 0; i < 3; ++i)
+      taps *= static_cast<double>(s.kernel[i] * s.out[i]) / static_cast<double>(s.stride[i]);
+    return 2 * taps * static_cast<double>(s.c_in * s.c_out) * samples_;
+  }
+
+  // Mean over the threads of the time that each spent on its share.
+  double run(int threads) const {
+    double seconds = 0;
+    const int64_t boxes = static_cast<int64_t>(starts_[0].size() * starts_[1].size() * starts_[2].size());
+#pragma omp parallel num_threads(threads) reduction(+ : seconds)
+    {
+      const double start = bench::thread_seconds();
+#pragma omp for schedule(static) nowait
+      for (int64_t i = 0; i < boxes * samples_; ++i) {
+        const int64_t b = i % boxes;
+        ConvOutput output;
+        output.box = case_.tile;
+        output.box.lo = {starts_[0][b / (starts_[1].size() * starts_[2].size())],
+                         starts_[1][b / starts_[2].size() % starts_[1].size()],
+                         starts_[2][b % starts_[2].size()]};
+        for (int a = 0; a < 3; ++a) {
+          const int64_t step = output.box.step[a];
+          output.box.extent[a] =
+              std::min(output.box.extent[a], (case_.shape.out[a] - output.box.lo[a] + step - 1) / step);
+        }
+        const int t = thread_number();
+        output.data = static_cast<float*>(out_[t]->data);
+        output.ld = kernel_->channels_out();
+        kernel_->compute(packed_.data, input_, output, scratch_[t]->data);
+      }
+      seconds += bench::thread_seconds() - start;
+    }
+    return seconds / threads;
+  }
+  const ConvKernel& kernel() const { return *kernel_; }
+
+ private:
+  static int thread_number();
+  const Case& case_;
+  std::unique_ptr<ConvKernel> kernel_;
+  int samples_;
+  Aligned packed_;
+  std::array<std::vector<int64_t>, 3> starts_;
+  ConvInput input_;
+  std::unique_ptr<Aligned> in_;
+  std::vector<std::unique_ptr<Aligned>> out_, scratch_;
+};
+
+}  // namespace
+
+#include <omp.h>
+int Runner::thread_number() { return omp_get_thread_num(); }
+
+int main(int argc, char** argv) {
+  const std::string want = argc > 1 ? argv[1] : "";
+  const int repetitions = argc > 2 ? std::atoi(argv[2]) : 15;
+  for (const Case& c : kCases) {
+    if (std::string(c.name).find(want) == std::string::npos) continue;
+    const int samples = c.shape.out[0] == 1 ? 16 : 1;
+    std::vector<std::unique_ptr<Runner>> runners;
+    auto add = [&](auto make) {
+      try {
+        runners.push_back(std::make_unique<Runner>(c, make(), samples));
+      } catch (const Error& e) {
+        fmt::print("{}: {}\n", c.name, e.what());
+      }
+    };
+    add([&] { return make_direct_conv(c.shape); });
+    add([&] { return make_bf16_conv(c.shape); });
+    for (const Extents& tile : c.toom) add([&] { return make_toom_conv(c.shape, tile); });
+    for (int threads = 1; threads <= 2; ++threads) {
+      std::vector<std::vector<double>> times(runners.size()), ratios(runners.size());
+      for (int r = 0; r < repetitions + 1; ++r) {
+        for (size_t i = 0; i < runners.size(); ++i) {
+          const double before = bench::fma_peak(threads);
+          const double t = runners[i]->run(threads);
+          const double peak = (before + bench::fma_peak(threads)) / 2;
+          if (r == 0) continue;
+          times[i].push_back(t * 1e3 / samples);
+          ratios[i].push_back(runners[i]->flop() / t / peak);
+        }
+      }
+      for (size_t i = 0; i < runners.size(); ++i) {
+        fmt::print("{} | {} threads | {:.3f} ms | {:.3f} of the direct peak | {}\n", c.name, threads,
+                   median(times[i]), median(ratios[i]), runners[i]->kernel().describe());
+      }
+    }
+  }
+}

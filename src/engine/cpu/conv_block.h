@@ -1,0 +1,40 @@
+#pragma once
+// The product that every float32 algorithm is made of: a few positions by a few vectors of output channels,
+// held in registers while taps and input channels go by.
+#include <cstdint>
+
+namespace upweave::cpu {
+
+constexpr int kBlockRows =
+    6;  // positions of a block: with 4 vectors of channels, 24 accumulators of 32 registers
+
+// For each row r and column c:
+//   out[r][c] = (accumulate ? out[r][c] : 0) + sum over s < segments, k < depth of
+//               rows[r][offsets[s] + k] * weights[(s*depth + k)*width + c]
+// summed in the order of s and k, each step one fused multiply-add where the machine has them. `width` is
+// `columns` rounded up to whole vectors; columns beyond `columns` are computed but not stored.
+struct BlockProduct {
+  const float* rows[kBlockRows];
+  float* out[kBlockRows];
+  const int64_t* offsets;
+  int64_t segments, depth;
+  const float* weights;
+  int columns;
+  bool accumulate;
+};
+
+struct BlockOps {
+  int lanes;          // floats of a vector
+  int panel_vectors;  // vectors of the widest block
+  // Indexed by rows - 1; serves any number of columns up to panel_vectors*lanes.
+  void (*product[kBlockRows])(const BlockProduct&);
+  const char* name;  // of the instruction set
+};
+
+const BlockOps& block_ops();  // of the best instruction set here
+
+// The same over pairs: rows and weights hold two bfloat16 values where the float would be, depth and offsets
+// count pairs. Never accumulates. Null where the machine has no such dot product.
+const BlockOps* bf16_block_ops();
+
+}  // namespace upweave::cpu

@@ -1,0 +1,62 @@
+#include "engine/cpu/conv_geometry.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace upweave::cpu {
+
+ConvGeometry::ConvGeometry(const ConvShape& shape) : stride(shape.stride) {
+  if (shape.c_in < 1 || shape.c_out < 1 || shape.groups < 1 || shape.c_in % shape.groups != 0 ||
+      shape.c_out % shape.groups != 0) {
+    throw invalid("channels {} -> {} do not divide into {} groups", shape.c_in, shape.c_out, shape.groups);
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t s = shape.stride[axis], dilation = shape.dilation[axis], k_end = shape.kernel[axis];
+    if (s < 1 || dilation < 1 || k_end < 1 || shape.padding[axis] < 0) {
+      throw invalid("kernel {}, stride {}, dilation {}, padding {} on axis {}", k_end, s, dilation,
+                    shape.padding[axis], axis);
+    }
+    residues[axis].resize(s);
+    bool any = false;
+    for (int64_t e = 0; e < s; ++e) {
+      for (int64_t k = 0; k < k_end; ++k) {
+        const int64_t distance = e + shape.padding[axis] - k * dilation;
+        if (distance % s != 0) continue;
+        const int64_t shift = distance / s;
+        residues[axis][e].taps.push_back({k, shift});
+        first_shift[axis] = any ? std::min(first_shift[axis], shift) : shift;
+        last_shift[axis] = any ? std::max(last_shift[axis], shift) : shift;
+        any = true;
+      }
+    }
+  }
+}
+
+std::array<int64_t, 3> ConvGeometry::phase(int64_t index) const {
+  return {index / (stride[1] * stride[2]), index / stride[2] % stride[1], index % stride[2]};
+}
+
+AxisRun axis_run(const Box& box, int axis, int64_t stride, int64_t residue) {
+  const int64_t lo = box.lo[axis], extent = box.extent[axis];
+  if (box.step[axis] != 1) {  // one residue: o = lo + stride*i
+    return {0, 1, lo % stride == residue ? extent : 0, lo / stride};
+  }
+  const int64_t first = (residue - lo % stride + stride) % stride;
+  const int64_t count = first < extent ? (extent - first + stride - 1) / stride : 0;
+  return {first, stride, count, (lo + first) / stride};
+}
+
+Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile) {
+  Box box;
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t s = geometry.stride[axis], m = tile[axis];
+    const int64_t last = output.lo[axis] + (output.extent[axis] - 1) * output.step[axis];
+    const int64_t j_first = output.lo[axis] / s / m * m, j_end = round_up(last / s + 1, m);
+    box.lo[axis] = j_first + geometry.first_shift[axis];
+    box.extent[axis] = j_end - j_first + geometry.last_shift[axis] - geometry.first_shift[axis];
+  }
+  return box;
+}
+
+}  // namespace upweave::cpu

@@ -1,0 +1,40 @@
+#pragma once
+// Which input each output of a box reads through which tap: the arithmetic of phases, one axis at a time.
+#include <vector>
+
+#include "engine/cpu/conv.h"
+
+namespace upweave::cpu {
+
+// Output stride*j + residue reads input j + shift through tap k.
+struct Tap {
+  int64_t k, shift;
+};
+
+struct Residue {
+  std::vector<Tap> taps;  // by rising k, so by falling shift; empty where the kernel does not reach
+};
+
+struct ConvGeometry {
+  explicit ConvGeometry(const ConvShape& shape);  // throws on sizes that make no sense
+  std::array<std::vector<Residue>, 3> residues;   // stride[axis] of them
+  Extents first_shift, last_shift;                // least and greatest over an axis' residues
+  Extents stride;
+
+  int64_t phases() const { return stride[0] * stride[1] * stride[2]; }
+  std::array<int64_t, 3> phase(int64_t index) const;  // its residue on each axis, width fastest
+};
+
+// The outputs of one residue inside a box along one axis: output box index first + i*every reads inputs
+// j + i + shift, for 0 <= i < count.
+struct AxisRun {
+  int64_t first, every, count, j;
+};
+AxisRun axis_run(const Box& box, int axis, int64_t stride, int64_t residue);
+
+// The inputs that `output` needs if each axis' outputs are computed in whole tiles of stride*tile.
+Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile);
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace upweave::cpu

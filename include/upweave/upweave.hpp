@@ -41,10 +41,10 @@ enum class Precision { kStrict, kFast };
 // kDirect forbids transforms that trade additions for multiplications (Toom-Cook).
 enum class Algorithm { kAuto, kDirect };
 
-using Shape = std::vector<int64_t>;                        // N C [[D] H] W
-using Shapes = std::map<std::string, Shape>;               // by tensor name; the input is "input"
-using Tensors = std::map<std::string, const void*>;        // dense, row-major, of the plan's Dtype
-using Settings = std::map<std::string, std::string>;       // values for the text's $names: {{"stride", "2x2x2"}}
+using Shape = std::vector<int64_t>;                   // N C [[D] H] W
+using Shapes = std::map<std::string, Shape>;          // by tensor name; the input is "input"
+using Tensors = std::map<std::string, const void*>;   // dense, row-major, of the plan's Dtype
+using Settings = std::map<std::string, std::string>;  // values for the text's $names: {{"stride", "2x2x2"}}
 
 struct Options {
   Dtype dtype = Dtype::kF32;
@@ -132,9 +132,9 @@ class UPWEAVE_PUBLIC Builder {
     Shape stride = {}, padding = {}, output_padding = {}, dilation = {};
     int64_t groups = 1;
   };
-  Builder& stage(std::string_view text);      // e.g. "leaky_relu 0.2"
-  Builder& as(std::string_view label);        // names the current value
-  Builder& take(std::string_view label);      // goes on from a named value
+  Builder& stage(std::string_view text);  // e.g. "leaky_relu 0.2"
+  Builder& as(std::string_view label);    // names the current value
+  Builder& take(std::string_view label);  // goes on from a named value
   Builder& conv_transpose(std::string_view kernel, const Conv& conv);
   Builder& conv_transpose(std::string_view kernel) { return conv_transpose(kernel, Conv()); }
   Builder& avg_pool(const Shape& window);
@@ -165,7 +165,7 @@ class UPWEAVE_PUBLIC Builder {
 struct CatalogEntry {
   std::string slug, title, text;
   Settings settings;  // defaults of the text's $names
-  Shapes shapes;      // the sizes it is measured at (the input, and parameters whose shape the text leaves open)
+  Shapes shapes;  // the sizes it is measured at (the input, and parameters whose shape the text leaves open)
 };
 UPWEAVE_PUBLIC const std::vector<CatalogEntry>& catalog();
 

@@ -39,20 +39,32 @@ uint16_t double_to_bf16(double v) {
 
 double load_element(const void* data, Dtype type, int64_t i) {
   switch (type) {
-    case Dtype::kF64: return static_cast<const double*>(data)[i];
-    case Dtype::kF32: return static_cast<const float*>(data)[i];
-    case Dtype::kF16: return f16_to_double(static_cast<const uint16_t*>(data)[i]);
-    case Dtype::kBF16: return bf16_to_float(static_cast<const uint16_t*>(data)[i]);
+    case Dtype::kF64:
+      return static_cast<const double*>(data)[i];
+    case Dtype::kF32:
+      return static_cast<const float*>(data)[i];
+    case Dtype::kF16:
+      return f16_to_double(static_cast<const uint16_t*>(data)[i]);
+    case Dtype::kBF16:
+      return bf16_to_float(static_cast<const uint16_t*>(data)[i]);
   }
   return 0;
 }
 
 void store_element(void* data, Dtype type, int64_t i, double v) {
   switch (type) {
-    case Dtype::kF64: static_cast<double*>(data)[i] = v; break;
-    case Dtype::kF32: static_cast<float*>(data)[i] = static_cast<float>(v); break;
-    case Dtype::kF16: static_cast<uint16_t*>(data)[i] = double_to_f16(v); break;
-    case Dtype::kBF16: static_cast<uint16_t*>(data)[i] = double_to_bf16(v); break;
+    case Dtype::kF64:
+      static_cast<double*>(data)[i] = v;
+      break;
+    case Dtype::kF32:
+      static_cast<float*>(data)[i] = static_cast<float>(v);
+      break;
+    case Dtype::kF16:
+      static_cast<uint16_t*>(data)[i] = double_to_f16(v);
+      break;
+    case Dtype::kBF16:
+      static_cast<uint16_t*>(data)[i] = double_to_bf16(v);
+      break;
   }
 }
 

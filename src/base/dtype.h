@@ -11,10 +11,13 @@ namespace upweave {
 
 constexpr int64_t size_of(Dtype t) {
   switch (t) {
-    case Dtype::kF64: return 8;
-    case Dtype::kF32: return 4;
+    case Dtype::kF64:
+      return 8;
+    case Dtype::kF32:
+      return 4;
     case Dtype::kF16:
-    case Dtype::kBF16: return 2;
+    case Dtype::kBF16:
+      return 2;
   }
   return 0;
 }
@@ -22,10 +25,14 @@ constexpr int64_t size_of(Dtype t) {
 // Unit roundoff u: |round(x) - x| <= u |x| for normal x.
 constexpr double roundoff(Dtype t) {
   switch (t) {
-    case Dtype::kF64: return 0x1p-53;
-    case Dtype::kF32: return 0x1p-24;
-    case Dtype::kF16: return 0x1p-11;
-    case Dtype::kBF16: return 0x1p-8;
+    case Dtype::kF64:
+      return 0x1p-53;
+    case Dtype::kF32:
+      return 0x1p-24;
+    case Dtype::kF16:
+      return 0x1p-11;
+    case Dtype::kBF16:
+      return 0x1p-8;
   }
   return 0;
 }
@@ -33,10 +40,14 @@ constexpr double roundoff(Dtype t) {
 // Half the spacing of subnormals: |round(x) - x| <= this for tiny x.
 constexpr double tiny(Dtype t) {
   switch (t) {
-    case Dtype::kF64: return std::numeric_limits<double>::denorm_min();
-    case Dtype::kF32: return 0x1p-150;
-    case Dtype::kF16: return 0x1p-25;
-    case Dtype::kBF16: return 0x1p-134;
+    case Dtype::kF64:
+      return std::numeric_limits<double>::denorm_min();
+    case Dtype::kF32:
+      return 0x1p-150;
+    case Dtype::kF16:
+      return 0x1p-25;
+    case Dtype::kBF16:
+      return 0x1p-134;
   }
   return 0;
 }
@@ -44,10 +55,14 @@ constexpr double tiny(Dtype t) {
 // The largest finite value.
 constexpr double largest(Dtype t) {
   switch (t) {
-    case Dtype::kF64: return std::numeric_limits<double>::max();
-    case Dtype::kF32: return std::numeric_limits<float>::max();
-    case Dtype::kF16: return 65504.0;
-    case Dtype::kBF16: return 0x1.fep127;
+    case Dtype::kF64:
+      return std::numeric_limits<double>::max();
+    case Dtype::kF32:
+      return std::numeric_limits<float>::max();
+    case Dtype::kF16:
+      return 65504.0;
+    case Dtype::kBF16:
+      return 0x1.fep127;
   }
   return 0;
 }

@@ -1,7 +1,7 @@
 #pragma once
-#include "upweave/upweave.hpp"  // Status, Error: the public exception is the one thrown everywhere
-
 #include <fmt/format.h>
+
+#include "upweave/upweave.hpp"  // Status, Error: the public exception is the one thrown everywhere
 
 namespace upweave {
 

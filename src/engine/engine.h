@@ -8,7 +8,8 @@
 
 namespace upweave {
 
-// Immutable after construction and safe to share between threads. run() neither plans, compiles nor allocates.
+// Immutable after construction and safe to share between threads. run() neither plans, compiles nor
+// allocates.
 class Program {
  public:
   virtual ~Program() = default;
@@ -16,7 +17,8 @@ class Program {
   virtual size_t workspace_bytes() const = 0;  // scratch of one run, alignment 64
   // `parameters` are in the order of parameter_names(plan.source), elements of the program's Dtype.
   virtual void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const = 0;
-  virtual void run(const void* packed, const void* input, void* output, void* workspace, void* stream) const = 0;
+  virtual void run(const void* packed, const void* input, void* output, void* workspace,
+                   void* stream) const = 0;
   // What `explain` adds: algorithm, tiles, kernels; one line each.
   virtual std::vector<std::string> describe() const { return {}; }
   // Engines on a device allocate there; host engines keep the default.

@@ -15,8 +15,9 @@ std::vector<bool> weight_side(const Graph& graph) {
   std::vector<bool> result(graph.nodes.size());
   for (Id id = 0; id < graph.size(); ++id) {
     const Node& node = graph[id];
-    result[id] = is(node, "param") ||
-                 (!node.in.empty() && std::ranges::all_of(node.in, [&](Id in) { return in == kNone || result[in]; }));
+    result[id] =
+        is(node, "param") ||
+        (!node.in.empty() && std::ranges::all_of(node.in, [&](Id in) { return in == kNone || result[in]; }));
   }
   return result;
 }
@@ -124,7 +125,8 @@ void check_kind(const Graph& graph, const Node& user, const Node& param) {
   const bool scalar = count(param.shape) == 1;
   const bool full = param.shape == shape_of(graph, user, 0);
   if ((kind == "scalar" && !scalar) || (kind == "full" && !full)) {
-    throw invalid("{} has shape {}, but the pipeline says {}:{}", param.name, to_string(param.shape), param.name, kind);
+    throw invalid("{} has shape {}, but the pipeline says {}:{}", param.name, to_string(param.shape),
+                  param.name, kind);
   }
 }
 
@@ -155,7 +157,8 @@ Graph infer(const Graph& graph, const Shapes& shapes) {
       if (const auto it = shapes.find(node.name); it != shapes.end()) {
         node.shape = it->second.empty() ? Shape{1} : it->second;  // a 0-dim tensor is one value
         for (const int64_t extent : node.shape) {
-          if (extent < 1) throw invalid("{} has shape {}; extents must be at least 1", node.name, to_string(node.shape));
+          if (extent < 1)
+            throw invalid("{} has shape {}; extents must be at least 1", node.name, to_string(node.shape));
         }
         count(node.shape);
       }

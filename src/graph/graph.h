@@ -1,6 +1,7 @@
 #pragma once
 // A pipeline as a small list of operations in topological order. Rewrites make new graphs; nodes never change
 // once a graph is shared.
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,7 +32,13 @@ class Attributes {
     const auto it = values_.find(name);
     return it != values_.end() && std::get<bool>(it->second);
   }
-  void set(std::string_view name, Value value) { values_.insert_or_assign(std::string(name), std::move(value)); }
+  // One extent for all axes is kept as one number: 2x2x2 is 2, so that equal pipelines print alike.
+  void set(std::string_view name, Value value) {
+    if (Shape* extents = std::get_if<Shape>(&value)) {
+      if (std::ranges::all_of(*extents, [&](int64_t e) { return e == extents->front(); })) extents->resize(1);
+    }
+    values_.insert_or_assign(std::string(name), std::move(value));
+  }
   void erase(std::string_view name) {
     if (const auto it = values_.find(name); it != values_.end()) values_.erase(it);
   }
@@ -43,7 +50,8 @@ class Attributes {
 
 struct Node {
   const Operation* op = nullptr;
-  std::vector<Id> in;  // one per tensor argument of the operation, in the order of its `args`; kNone if absent
+  std::vector<Id>
+      in;  // one per tensor argument of the operation, in the order of its `args`; kNone if absent
   Attributes attrs;
   std::string name;  // a parameter's name, or the label given by `as`
   Shape shape;       // empty until inferred
@@ -74,7 +82,8 @@ Graph prune(const Graph& graph);
 std::vector<std::string> parameter_names(const Graph& graph);
 
 // The graph with every shape filled in and checked. `shapes` holds "input" and the parameters; a parameter
-// that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value per channel).
+// that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value per
+// channel).
 Graph infer(const Graph& graph, const Shapes& shapes);
 
 // The product of the extents, checked.

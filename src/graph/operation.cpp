@@ -46,7 +46,9 @@ const std::vector<const Operation*>& operations() {
   return all;
 }
 
-const Shape& shape_of(const Graph& graph, const Node& node, size_t slot) { return graph[node.in[slot]].shape; }
+const Shape& shape_of(const Graph& graph, const Node& node, size_t slot) {
+  return graph[node.in[slot]].shape;
+}
 
 size_t spatial_rank(const Shape& shape) { return shape.size() - 2; }
 
@@ -55,8 +57,8 @@ Shape per_axis(const Node& node, std::string_view name, size_t spatial, int64_t 
   const Shape& given = node.attrs.ints(name);
   if (given.size() == 1) return Shape(spatial, given[0]);
   if (given.size() != spatial) {
-    throw invalid("{} {} has {} extents; the value has {} spatial axes", node.op->name, to_string(given), given.size(),
-                  spatial);
+    throw invalid("{} {} has {} extents; the value has {} spatial axes", node.op->name, to_string(given),
+                  given.size(), spatial);
   }
   return given;
 }
@@ -73,7 +75,8 @@ Shape broadcast_shape(const Shape& operand, const Shape& shape, std::string_view
   const size_t skip = shape.size() - std::min(shape.size(), operand.size());
   for (size_t axis = 0; axis < operand.size(); ++axis) {
     if (operand.size() > shape.size() || (operand[axis] != 1 && operand[axis] != shape[skip + axis])) {
-      throw invalid("{} has shape {}, which does not broadcast to {}", what, to_string(operand), to_string(shape));
+      throw invalid("{} has shape {}, which does not broadcast to {}", what, to_string(operand),
+                    to_string(shape));
     }
     result[skip + axis] = operand[axis];
   }

@@ -23,9 +23,9 @@ struct Arg {
   std::string_view name;
   Kind kind;
   bool required = false;
-  std::string_view prefix = {};               // kInts: "s" of s2; empty: a bare number
-  bool named = false;                         // kTensor, kReal: written as name=value
-  std::vector<std::string_view> words = {};   // kWord
+  std::string_view prefix = {};              // kInts: "s" of s2; empty: a bare number
+  bool named = false;                        // kTensor, kReal: written as name=value
+  std::vector<std::string_view> words = {};  // kWord
 };
 
 // A float64 tensor of the reference engine; `err`, when tracked, bounds |float result - value| elementwise.
@@ -40,8 +40,8 @@ using Inputs = std::span<const Tensor* const>;  // nullptr where an optional ope
 // (4 + 2 sqrt(n)) * sum_unit * sum|a||b|: the statistical growth of a float sum, ten deviations wide.
 struct Rounding {
   double unit = 0x1p-24;
-  double product = 0x1p-24;   // relative error of one product's operands (2^-11 for TF32-like modes)
-  Shape tile = {};            // extents of the transform's output tile: its error is the tile's largest
+  double product = 0x1p-24;  // relative error of one product's operands (2^-11 for TF32-like modes)
+  Shape tile = {};           // extents of the transform's output tile: its error is the tile's largest
 };
 
 // What part of its operand one output element must see: where a pass has to end.

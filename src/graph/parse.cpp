@@ -16,13 +16,16 @@ struct Token {
 
 template <class... Args>
 Error at(size_t column, fmt::format_string<Args...> format, Args&&... args) {
-  return Error(Status::kInvalid, fmt::format("column {}: {}", column, fmt::format(format, std::forward<Args>(args)...)));
+  return Error(Status::kInvalid,
+               fmt::format("column {}: {}", column, fmt::format(format, std::forward<Args>(args)...)));
 }
 
 bool name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool name_char(char c) { return name_start(c) || digit(c) || c == '.'; }
-bool is_name(std::string_view s) { return !s.empty() && name_start(s[0]) && std::ranges::all_of(s, name_char); }
+bool is_name(std::string_view s) {
+  return !s.empty() && name_start(s[0]) && std::ranges::all_of(s, name_char);
+}
 
 bool to_real(std::string_view s, double& value) {
   if (s.starts_with('+')) s.remove_prefix(1);
@@ -151,7 +154,8 @@ class Parser {
     }
     if (label.empty()) return;
     // A second name for a value, or a name for a parameter, would not survive printing.
-    if (!graph_[current_].name.empty()) throw at(label_column, "the value is called '{}' already", graph_[current_].name);
+    if (!graph_[current_].name.empty())
+      throw at(label_column, "the value is called '{}' already", graph_[current_].name);
     graph_[current_].name = label;
     values_[label] = current_;
   }
@@ -221,8 +225,8 @@ class Parser {
   void argument(const Operation& op, Node& node, std::vector<bool>& given, const Token& word) {
     size_t slot = 0;  // of the argument among the operands
     const size_t equals = word.text.find('=');
-    const bool number = digit(word.text[0]) || word.text[0] == '-' || word.text[0] == '+' || word.text[0] == '.' ||
-                        word.text == "inf";
+    const bool number = digit(word.text[0]) || word.text[0] == '-' || word.text[0] == '+' ||
+                        word.text[0] == '.' || word.text == "inf";
     for (size_t a = 0; a < op.args.size(); ++a) {
       const Arg& arg = op.args[a];
       const bool operand = arg.kind == Arg::Kind::kTensor || arg.kind == Arg::Kind::kOperand;
@@ -254,11 +258,16 @@ class Parser {
 
   static bool accepts(const Operation& op, const Arg& arg, const std::string& text, bool number) {
     switch (arg.kind) {
-      case Arg::Kind::kFlag: return text == arg.name;
-      case Arg::Kind::kWord: return std::ranges::find(arg.words, text) != arg.words.end();
-      case Arg::Kind::kInts: return arg.prefix.empty() ? number && text != "inf" : is_extent(arg, text);
-      case Arg::Kind::kReal: return number && !arg.named;
-      case Arg::Kind::kOperand: return true;
+      case Arg::Kind::kFlag:
+        return text == arg.name;
+      case Arg::Kind::kWord:
+        return std::ranges::find(arg.words, text) != arg.words.end();
+      case Arg::Kind::kInts:
+        return arg.prefix.empty() ? number && text != "inf" : is_extent(arg, text);
+      case Arg::Kind::kReal:
+        return number && !arg.named;
+      case Arg::Kind::kOperand:
+        return true;
       case Arg::Kind::kTensor:  // what reads as an extent or a word of this operation is not a tensor's name
         return !number && !arg.named && std::ranges::none_of(op.args, [&](const Arg& other) {
           return is_extent(other, text) || (other.kind == Arg::Kind::kFlag && text == other.name) ||
@@ -270,7 +279,9 @@ class Parser {
 
   void assign(const Operation& op, Node& node, const Arg& arg, size_t slot, const Token& word) {
     switch (arg.kind) {
-      case Arg::Kind::kFlag: node.attrs.set(arg.name, true); return;
+      case Arg::Kind::kFlag:
+        node.attrs.set(arg.name, true);
+        return;
       case Arg::Kind::kWord:
         if (std::ranges::find(arg.words, word.text) == arg.words.end()) {
           throw at(word.column, "'{}' is none of {}", word.text, fmt::join(arg.words, ", "));
@@ -279,9 +290,9 @@ class Parser {
         return;
       case Arg::Kind::kInts: {
         Shape values;
-        if (!to_ints(word.text, values)) throw at(word.column, "'{}' is not a whole number, or several as in 2x1x2", word.text);
+        if (!to_ints(word.text, values))
+          throw at(word.column, "'{}' is not a whole number, or several as in 2x1x2", word.text);
         if (values.size() > 3) throw at(word.column, "'{}' has more than three extents", word.text);
-        if (std::ranges::all_of(values, [&](int64_t v) { return v == values[0]; })) values.resize(1);
         node.attrs.set(arg.name, values);
         return;
       }
@@ -292,12 +303,15 @@ class Parser {
           node.attrs.set(arg.name, v);
           return;
         }
-        if (arg.kind == Arg::Kind::kReal || digit(word.text[0]) || word.text[0] == '-' || word.text[0] == '.') {
+        if (arg.kind == Arg::Kind::kReal || digit(word.text[0]) || word.text[0] == '-' ||
+            word.text[0] == '.') {
           throw at(word.column, "'{}' is not a number", word.text);
         }
         [[fallthrough]];
       }
-      case Arg::Kind::kTensor: node.in[slot] = tensor(word); return;
+      case Arg::Kind::kTensor:
+        node.in[slot] = tensor(word);
+        return;
     }
     throw at(word.column, "{} does not take '{}'", op.name, word.text);
   }

@@ -27,7 +27,8 @@ std::string stage_text(const Graph& graph, Id id, const std::vector<std::string>
         ++slot;
         if (node.in[slot] != kNone) {
           const bool named = arg.named || (hole && arg.kind == Arg::Kind::kTensor);
-          text += fmt::format(" {}{}", named ? fmt::format("{}=", arg.name) : "", tensor_text(graph, node.in[slot], labels));
+          text += fmt::format(" {}{}", named ? fmt::format("{}=", arg.name) : "",
+                              tensor_text(graph, node.in[slot], labels));
         } else if (arg.kind == Arg::Kind::kOperand && node.attrs.has(arg.name)) {
           text += " " + number(node.attrs.real(arg.name));
         } else {
@@ -41,7 +42,8 @@ std::string stage_text(const Graph& graph, Id id, const std::vector<std::string>
         break;
       case Arg::Kind::kReal:
         if (node.attrs.has(arg.name)) {
-          text += fmt::format(" {}{}", arg.named ? fmt::format("{}=", arg.name) : "", number(node.attrs.real(arg.name)));
+          text += fmt::format(" {}{}", arg.named ? fmt::format("{}=", arg.name) : "",
+                              number(node.attrs.real(arg.name)));
         }
         break;
       case Arg::Kind::kWord:

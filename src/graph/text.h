@@ -4,7 +4,8 @@
 //   avg_pool 2 | conv_transpose kernel s2 p1 op1 | clamp 0 1 | softmax space | mul scale
 //
 // `... as y` names a value; `@y` alone goes on from it, and as an argument uses it again. A bare name is a
-// parameter; `b:scalar`, `b:channel`, `t:full` say what it looks like. `$stride` is replaced from the settings.
+// parameter; `b:scalar`, `b:channel`, `t:full` say what it looks like. `$stride` is replaced from the
+// settings.
 #include <string>
 #include <string_view>
 

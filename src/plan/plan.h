@@ -1,7 +1,7 @@
 #pragma once
-// The plan: which operations share one pass over memory, what each pass reads and writes, and what that costs.
-// It is made from the rewritten graph and a few figures of the target; engines see a FusedPlan and nothing
-// upstream of it.
+// The plan: which operations share one pass over memory, what each pass reads and writes, and what that
+// costs. It is made from the rewritten graph and a few figures of the target; engines see a FusedPlan and
+// nothing upstream of it.
 #include <string>
 #include <vector>
 
@@ -12,14 +12,14 @@ namespace upweave {
 
 // One sweep over the data. Weight-side values are not listed: they are computed when weights are packed.
 struct Pass {
-  std::vector<Id> nodes;       // computed here, in topological order (some again, if that beats storing them)
-  Id conv = kNone;             // the transposed convolution among them, if any; nodes it depends on are its head
-  std::vector<Id> reads;       // tensors of the input's or output's magnitude that are read from memory
-  std::vector<Id> writes;      // such tensors written to memory: values for later passes, or the output
+  std::vector<Id> nodes;   // computed here, in topological order (some again, if that beats storing them)
+  Id conv = kNone;         // the transposed convolution among them, if any; nodes it depends on are its head
+  std::vector<Id> reads;   // tensors of the input's or output's magnitude that are read from memory
+  std::vector<Id> writes;  // such tensors written to memory: values for later passes, or the output
   std::vector<Id> reductions;  // reductions that are complete only when the pass ends (statistics)
-  bool slab = false;           // no convolution: a tile may be a whole sample, so reductions over space are local
+  bool slab = false;  // no convolution: a tile may be a whole sample, so reductions over space are local
   double flops = 0, bytes = 0;
-  std::string why;             // why the pass ends where it does
+  std::string why;  // why the pass ends where it does
 };
 
 // Where a value lives between passes.
@@ -31,18 +31,18 @@ struct Place {
 
 // What the target is good at, for the one choice a plan makes: store a value or compute it again.
 struct Target {
-  double flops_per_byte = 10;     // conv operations that take as long as moving one byte
-  bool fuse = true;               // false: one pass an operation
+  double flops_per_byte = 10;  // conv operations that take as long as moving one byte
+  bool fuse = true;            // false: one pass an operation
 };
 
 struct FusedPlan {
-  Graph source;                  // as written, with shapes
-  Graph graph;                   // rewritten, with shapes
-  std::vector<Firing> firings;   // which law fired where
-  std::vector<bool> weights;     // weight-side nodes of `graph`
+  Graph source;                 // as written, with shapes
+  Graph graph;                  // rewritten, with shapes
+  std::vector<Firing> firings;  // which law fired where
+  std::vector<bool> weights;    // weight-side nodes of `graph`
   std::vector<Pass> passes;
-  std::vector<Place> places;     // one per node of `graph`
-  int64_t workspace_bytes = 0;   // for values between passes: float32, and float64 pairs for statistics
+  std::vector<Place> places;    // one per node of `graph`
+  int64_t workspace_bytes = 0;  // for values between passes: float32, and float64 pairs for statistics
   Cost cost;
 };
 

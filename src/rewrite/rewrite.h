@@ -29,8 +29,8 @@ struct Law {
   std::optional<Graph> (*apply)(const Graph& graph, Id id, Firing& firing);
 };
 
-const std::vector<Law>& laws();                         // in the order in which they are tried
-Rewritten rewrite(const Graph& graph);                  // to a fixed point; `graph` has shapes
+const std::vector<Law>& laws();         // in the order in which they are tried
+Rewritten rewrite(const Graph& graph);  // to a fixed point; `graph` has shapes
 std::optional<Rewritten> apply_once(const Graph& graph, std::string_view law);  // first match of one law
 
 }  // namespace upweave

@@ -3,7 +3,8 @@
 
 #include "graph/operation.h"
 
-// Pointwise functions of one value: y = f(x). A row says f, its steepest slope and whether it never decreases.
+// Pointwise functions of one value: y = f(x). A row says f, its steepest slope and whether it never
+// decreases.
 namespace upweave {
 namespace {
 
@@ -39,7 +40,8 @@ double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 // NaN stays NaN through every comparison below, as in PyTorch.
 double clamp(double x, double lo, double hi) { return std::isnan(x) ? x : std::min(std::max(x, lo), hi); }
 
-Operation simple(std::string_view name, std::string_view summary, void (*evaluate)(const Node&, Inputs, Tensor&),
+Operation simple(std::string_view name, std::string_view summary,
+                 void (*evaluate)(const Node&, Inputs, Tensor&),
                  void (*bound)(const Node&, Inputs, Tensor&, const Rounding&), bool monotone, double ops,
                  std::optional<Range> (*range)(const Node&) = nullptr) {
   Operation op;
@@ -70,48 +72,65 @@ std::vector<Operation> ops_activations() {
       "relu", "max(x, 0)",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return x < 0 ? 0 : x; }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1); }, true, 1,
-      [](const Node&) -> std::optional<Range> { return Range{0, kInf}; }));
+      [](const Node&) -> std::optional<Range> {
+        return Range{0, kInf};
+      }));
   ops.push_back(simple(
       "tanh", "hyperbolic tangent",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return std::tanh(x); }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1); }, true, 15,
-      [](const Node&) -> std::optional<Range> { return Range{-1, 1}; }));
+      [](const Node&) -> std::optional<Range> {
+        return Range{-1, 1};
+      }));
   ops.push_back(simple(
-      "sigmoid", "1 / (1 + exp(-x))",
-      [](const Node&, Inputs in, Tensor& out) { map(in, out, sigmoid); },
+      "sigmoid", "1 / (1 + exp(-x))", [](const Node&, Inputs in, Tensor& out) { map(in, out, sigmoid); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 0.25); }, true, 15,
-      [](const Node&) -> std::optional<Range> { return Range{0, 1}; }));
+      [](const Node&) -> std::optional<Range> {
+        return Range{0, 1};
+      }));
   ops.push_back(simple(
-      "exp", "e^x", [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return std::exp(x); }); },
+      "exp", "e^x",
+      [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return std::exp(x); }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) {
         for (size_t i = 0; i < out.data.size(); ++i) {
           const double e = in[0]->err[i] + r.unit * std::fabs(in[0]->data[i]);
           out.err[i] = out.data[i] * (std::expm1(e) + 4 * r.unit);
         }
       },
-      true, 12, [](const Node&) -> std::optional<Range> { return Range{0, kInf}; }));
+      true, 12,
+      [](const Node&) -> std::optional<Range> {
+        return Range{0, kInf};
+      }));
   ops.push_back(simple(
       "swish", "x * sigmoid(x), also called SiLU",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return x * sigmoid(x); }); },
-      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.1); }, false, 16));
+      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.1); }, false,
+      16));
   ops.push_back(simple(
       "mish", "x * tanh(softplus(x))",
-      [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return x * std::tanh(softplus(x)); }); },
-      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.1, 1); }, false, 30));
+      [](const Node&, Inputs in, Tensor& out) {
+        map(in, out, [](double x) { return x * std::tanh(softplus(x)); });
+      },
+      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.1, 1); }, false,
+      30));
   ops.push_back(simple(
       "hardswish", "x * clamp(x + 3, 0, 6) / 6",
       [](const Node&, Inputs in, Tensor& out) {
         map(in, out, [](double x) { return x * clamp(x + 3, 0, 6) / 6; });
       },
-      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.5, 1); }, false, 5));
+      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.5, 1); }, false,
+      5));
 
   Operation gelu = simple(
       "gelu", "x * Phi(x), the exact erf form; `gelu tanh` is the approximation",
       [](const Node& node, Inputs in, Tensor& out) {
-        if (node.attrs.flag("tanh")) map(in, out, gelu_tanh);
-        else map(in, out, gelu_erf);
+        if (node.attrs.flag("tanh"))
+          map(in, out, gelu_tanh);
+        else
+          map(in, out, gelu_erf);
       },
-      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.13, 4); }, false, 20);
+      [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.13, 4); }, false,
+      20);
   gelu.args = {{.name = "tanh", .kind = Arg::Kind::kFlag}};
   ops.push_back(gelu);
 

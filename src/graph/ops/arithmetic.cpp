@@ -10,7 +10,8 @@ namespace {
 Shape binary_shape(const Graph& graph, const Node& node) {
   const Shape& a = shape_of(graph, node, 0);
   if (node.in[1] == kNone) {
-    if (std::isnan(node.attrs.real("value"))) throw invalid("the operand of {} is not a number", node.op->name);
+    if (std::isnan(node.attrs.real("value")))
+      throw invalid("the operand of {} is not a number", node.op->name);
     return a;
   }
   const Shape& b = shape_of(graph, node, 1);
@@ -23,7 +24,8 @@ Shape binary_shape(const Graph& graph, const Node& node) {
   Shape shape = a;
   for (size_t axis = 0; axis < a.size(); ++axis) {
     if (b.size() != a.size() || (a[axis] != b[axis] && a[axis] != 1 && b[axis] != 1)) {
-      throw invalid("{} of shapes {} and {}, which do not broadcast", node.op->name, to_string(a), to_string(b));
+      throw invalid("{} of shapes {} and {}, which do not broadcast", node.op->name, to_string(a),
+                    to_string(b));
     }
     if (a[axis] == 1) shape[axis] = b[axis];
   }

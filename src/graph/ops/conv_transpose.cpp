@@ -9,7 +9,9 @@ namespace {
 
 constexpr size_t kKernel = 1, kBias = 2;
 
-int64_t groups_of(const Node& node) { return node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1; }
+int64_t groups_of(const Node& node) {
+  return node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
+}
 
 // O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, unless a rewrite cropped it.
 Shape natural_out(const Graph& graph, const Node& node) {
@@ -17,7 +19,8 @@ Shape natural_out(const Graph& graph, const Node& node) {
   const Shape& kernel = shape_of(graph, node, kKernel);
   const size_t spatial = spatial_rank(in);
   const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
-  const Shape extra = per_axis(node, "output_padding", spatial, 0), dilation = per_axis(node, "dilation", spatial, 1);
+  const Shape extra = per_axis(node, "output_padding", spatial, 0),
+              dilation = per_axis(node, "dilation", spatial, 1);
   Shape out(spatial);
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);
@@ -26,15 +29,17 @@ Shape natural_out(const Graph& graph, const Node& node) {
     if (dilation[a] < 1) throw invalid("dilation_{} is {}; it must be at least 1", ax, dilation[a]);
     if (padding[a] < 0) throw invalid("padding_{} is {}; it must not be negative", ax, padding[a]);
     if (extra[a] < 0 || (extra[a] >= stride[a] && extra[a] >= dilation[a])) {
-      throw invalid("output_padding_{} is {}; it must be smaller than stride_{}, which is {}", ax, extra[a], ax, stride[a]);
+      throw invalid("output_padding_{} is {}; it must be smaller than stride_{}, which is {}", ax, extra[a],
+                    ax, stride[a]);
     }
     int64_t o = checked_mul(in[a + 2] - 1, stride[a], "the output extent");
     o = checked_add(o, checked_mul(dilation[a], k - 1, "the output extent"), "the output extent");
     o = checked_add(o, extra[a] + 1, "the output extent");
     o = checked_add(o, -checked_mul(2, padding[a], "padding"), "the output extent");
     if (o < 1) {
-      throw invalid("the output's extent along {} is {}: input {}, kernel {}, stride {}, padding {}, output_padding {}", ax,
-                    o, in[a + 2], k, stride[a], padding[a], extra[a]);
+      throw invalid(
+          "the output's extent along {} is {}: input {}, kernel {}, stride {}, padding {}, output_padding {}",
+          ax, o, in[a + 2], k, stride[a], padding[a], extra[a]);
     }
     out[a] = o;
   }
@@ -48,24 +53,27 @@ Shape conv_shape(const Graph& graph, const Node& node) {
   const int64_t groups = groups_of(node);
   const std::string& name = graph[node.in[kKernel]].name;
   if (kernel.size() != spatial + 2) {
-    throw invalid("{} has shape {}; for an input of shape {} it must be (C_in, C_out, one extent per spatial axis)",
-                  name.empty() ? "kernel" : name, to_string(kernel), to_string(in));
+    throw invalid(
+        "{} has shape {}; for an input of shape {} it must be (C_in, C_out, one extent per spatial axis)",
+        name.empty() ? "kernel" : name, to_string(kernel), to_string(in));
   }
   if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
-  if (in[1] % groups != 0) throw invalid("in_channels is {}, which groups = {} does not divide", in[1], groups);
+  if (in[1] % groups != 0)
+    throw invalid("in_channels is {}, which groups = {} does not divide", in[1], groups);
   if (kernel[0] != in[1]) {
-    throw invalid("{} has {} input channels (its first extent); the value it meets has {}", name.empty() ? "kernel" : name,
-                  kernel[0], in[1]);
+    throw invalid("{} has {} input channels (its first extent); the value it meets has {}",
+                  name.empty() ? "kernel" : name, kernel[0], in[1]);
   }
   const int64_t c_out = checked_mul(kernel[1], groups, "out_channels");
   if (node.attrs.has("channels") && node.attrs.ints("channels").front() != c_out) {
-    throw invalid("{} gives {} output channels; the pipeline says {}", name, c_out, node.attrs.ints("channels").front());
+    throw invalid("{} gives {} output channels; the pipeline says {}", name, c_out,
+                  node.attrs.ints("channels").front());
   }
   if (node.attrs.has("kernel")) {
     const Shape said = per_axis(node, "kernel", spatial, 1);
     if (!std::equal(said.begin(), said.end(), kernel.begin() + 2)) {
-      throw invalid("{} has extents {}; the pipeline says k{}", name, to_string(Shape(kernel.begin() + 2, kernel.end())),
-                    to_string(said));
+      throw invalid("{} has extents {}; the pipeline says k{}", name,
+                    to_string(Shape(kernel.begin() + 2, kernel.end())), to_string(said));
     }
   }
   if (node.in[kBias] != kNone && shape_of(graph, node, kBias) != Shape{c_out}) {
@@ -84,16 +92,20 @@ Shape conv_param_shape(const Graph& graph, const Node& node, size_t slot) {
   if (slot == kBias) return {checked_mul(shape_of(graph, node, kKernel)[1], groups, "out_channels")};
   const std::string& name = graph[node.in[slot]].name;
   if (!node.attrs.has("channels") || !node.attrs.has("kernel")) {
-    throw invalid("the shape of {} is missing: give the tensor, or write its size as in 'conv_transpose {} 64 k3'", name, name);
+    throw invalid(
+        "the shape of {} is missing: give the tensor, or write its size as in 'conv_transpose {} 64 k3'",
+        name, name);
   }
   const int64_t c_out = node.attrs.ints("channels").front();
   if (c_out < 1) throw invalid("out_channels is {}; it must be at least 1", c_out);
   if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
-  if (c_out % groups != 0) throw invalid("out_channels is {}, which groups = {} does not divide", c_out, groups);
+  if (c_out % groups != 0)
+    throw invalid("out_channels is {}, which groups = {} does not divide", c_out, groups);
   Shape shape = {in[1], c_out / groups};
   const Shape extents = per_axis(node, "kernel", spatial_rank(in), 1);
   for (size_t a = 0; a < extents.size(); ++a) {
-    if (extents[a] < 1) throw invalid("kernel_{} is {}; it must be at least 1", axis_suffix(a, extents.size()), extents[a]);
+    if (extents[a] < 1)
+      throw invalid("kernel_{} is {}; it must be at least 1", axis_suffix(a, extents.size()), extents[a]);
   }
   shape.insert(shape.end(), extents.begin(), extents.end());
   return shape;
@@ -104,10 +116,12 @@ Shape conv_param_shape(const Graph& graph, const Node& node, size_t slot) {
 template <class F>
 void for_each_row(const ConvGeometry& g, int64_t n, int64_t co, F f) {
   const size_t s = g.spatial;
-  auto at = [&](const Shape& v, size_t axis3, int64_t missing) {  // axis3: 0 d, 1 h, 2 w; missing leading axes
+  auto at = [&](const Shape& v, size_t axis3,
+                int64_t missing) {  // axis3: 0 d, 1 h, 2 w; missing leading axes
     return axis3 + s >= 3 ? v[axis3 + s - 3] : missing;
   };
-  const int64_t per_group_out = g.c_out / g.groups, per_group_in = g.c_in / g.groups, group = co / per_group_out;
+  const int64_t per_group_out = g.c_out / g.groups, per_group_in = g.c_in / g.groups,
+                group = co / per_group_out;
   const int64_t ID = at(g.in, 0, 1), IH = at(g.in, 1, 1), IW = at(g.in, 2, 1);
   const int64_t OD = at(g.out, 0, 1), OH = at(g.out, 1, 1), OW = at(g.out, 2, 1);
   const int64_t KD = at(g.kernel, 0, 1), KH = at(g.kernel, 1, 1), KW = at(g.kernel, 2, 1);
@@ -224,13 +238,14 @@ void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
   const int64_t voxels = count(out.shape) / std::max<int64_t>(1, out.shape[0] * out.shape[1]);
   for (size_t i = 0; i < out.data.size(); ++i) {
     const size_t co = (i / voxels) % out.shape[1];
-    const double bias = in[kBias] ? std::fabs(in[kBias]->data[co]) * 4 * rounding.unit + in[kBias]->err[co] : 0;
+    const double bias =
+        in[kBias] ? std::fabs(in[kBias]->data[co]) * 4 * rounding.unit + in[kBias]->err[co] : 0;
     out.err[i] = growth * magnitude.data[i] + carried.data[i] + from_k.data[i] + bias;
   }
 }
 
-// mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] * S[ci, k], where S[ci, k] is the sum of
-// x over the box of inputs whose tap k lands inside the output. Per axis that box is an interval.
+// mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] * S[ci, k], where S[ci, k] is the sum
+// of x over the box of inputs whose tap k lands inside the output. Per axis that box is an interval.
 void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const Shape& xs = in[0]->shape;
   const Shape& ks = in[kKernel]->shape;
@@ -265,7 +280,8 @@ void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
       double total = 0;
       for (int64_t ci = co / per_out * per_in; ci < (co / per_out + 1) * per_in; ++ci) {
         for (int64_t t = 0; t < tap_count; ++t) {
-          total += in[kKernel]->data[(ci * per_out + co % per_out) * tap_count + t] * sums[ci * tap_count + t];
+          total +=
+              in[kKernel]->data[(ci * per_out + co % per_out) * tap_count + t] * sums[ci * tap_count + t];
         }
       }
       out.data[n * per_out * groups + co] = total / static_cast<double>(count(extent));

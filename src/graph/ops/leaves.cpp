@@ -5,7 +5,10 @@ namespace upweave {
 
 std::vector<Operation> ops_leaves() {
   return {
-      {.name = "input", .summary = "the pipeline's input, N C [[D] H] W", .example = "@input", .internal = true},
+      {.name = "input",
+       .summary = "the pipeline's input, N C [[D] H] W",
+       .example = "@input",
+       .internal = true},
       {.name = "param", .summary = "a named tensor", .example = "param kernel", .internal = true},
   };
 }

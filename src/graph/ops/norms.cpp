@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-// layer_norm, batch_norm, group_norm, instance_norm: y = (x - mean) / sqrt(var + eps) * weight + bias, with the
-// biased variance of each set; and the pieces that rewrites split them into.
+// layer_norm, batch_norm, group_norm, instance_norm: y = (x - mean) / sqrt(var + eps) * weight + bias, with
+// the biased variance of each set; and the pieces that rewrites split them into.
 namespace upweave {
 namespace {
 
@@ -16,14 +16,16 @@ Shape check_affine(const Graph& graph, const Node& node, size_t slot) {
     const Node& tensor = graph[node.in[slot]];
     const int64_t expected = sets.kind == NormSets::Kind::kLast ? sets.trailing : x[1];
     if (count(given) != expected) {
-      throw invalid("{} of {} has shape {}; it must hold {} values", tensor.name, node.op->name, to_string(given), expected);
+      throw invalid("{} of {} has shape {}; it must hold {} values", tensor.name, node.op->name,
+                    to_string(given), expected);
     }
   }
   if (!(norm_eps(node) >= 0) || std::isinf(norm_eps(node))) {
     throw invalid("eps of {} is {}; it must be a number that is not negative", node.op->name, norm_eps(node));
   }
   if ((sets.kind == NormSets::Kind::kBatch || sets.kind == NormSets::Kind::kInstance) && sets.size == 1) {
-    throw invalid("{} has statistics over a single value: the value it meets has shape {}", node.op->name, to_string(x));
+    throw invalid("{} has statistics over a single value: the value it meets has shape {}", node.op->name,
+                  to_string(x));
   }
   return x;
 }
@@ -136,10 +138,12 @@ Reach norm_reach(const Node& node) {
   return axes == "batch" ? Reach::kBatch : Reach::kSpace;
 }
 
-const Arg kWeight{.name = "weight", .kind = Arg::Kind::kTensor}, kBias{.name = "bias", .kind = Arg::Kind::kTensor},
+const Arg kWeight{.name = "weight", .kind = Arg::Kind::kTensor},
+    kBias{.name = "bias", .kind = Arg::Kind::kTensor},
     kEps{.name = "eps", .kind = Arg::Kind::kReal, .named = true};
 
-Operation row(std::string_view name, std::string_view summary, std::string_view example, std::vector<Arg> args) {
+Operation row(std::string_view name, std::string_view summary, std::string_view example,
+              std::vector<Arg> args) {
   Operation op;
   op.name = name;
   op.summary = summary;
@@ -171,7 +175,8 @@ NormSets norm_sets(const Node& node, const Shape& shape) {
     s.kind = Kind::kLast;
     const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
     if (last < 1 || last > static_cast<int64_t>(shape.size()) - 2) {
-      throw invalid("{} is over the last {} axes; the value has {} spatial axes", name, last, shape.size() - 2);
+      throw invalid("{} is over the last {} axes; the value has {} spatial axes", name, last,
+                    shape.size() - 2);
     }
     for (int64_t a = 0; a < last; ++a) s.trailing *= shape[shape.size() - 1 - a];
     s.sets = count(shape) / s.trailing;
@@ -206,11 +211,13 @@ std::vector<Operation> ops_norms() {
           "layer_norm channel", {where, trailing}),
       row("batch_norm", "norm of each channel over batch and space, with the batch's own statistics",
           "batch_norm weight bias", {}),
-      row("group_norm", "norm of each sample's groups of channels over space", "group_norm 8 weight bias", {groups}),
+      row("group_norm", "norm of each sample's groups of channels over space", "group_norm 8 weight bias",
+          {groups}),
       row("instance_norm", "norm of each sample's channels over space", "instance_norm weight bias", {}),
   };
 
-  Operation rms = row("rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel", {where, trailing});
+  Operation rms =
+      row("rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel", {where, trailing});
   rms.evaluate = rms_evaluate;
   rms.bound = nullptr;
   rms.internal = true;
@@ -232,15 +239,16 @@ std::vector<Operation> ops_norms() {
 
   Operation normalize = row("normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
                             "normalize batch @m weight bias", {});
-  normalize.args.insert(normalize.args.begin(), {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
-                                                 {.name = "groups", .kind = Arg::Kind::kInts},
-                                                 {.name = "moments", .kind = Arg::Kind::kTensor, .required = true}});
+  normalize.args.insert(normalize.args.begin(),
+                        {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
+                         {.name = "groups", .kind = Arg::Kind::kInts},
+                         {.name = "moments", .kind = Arg::Kind::kTensor, .required = true}});
   normalize.shape = [](const Graph& graph, const Node& node) {
     const Shape& x = shape_of(graph, node, 0);
     const Shape expected{2, norm_sets(node, x).sets};
     if (shape_of(graph, node, 1) != expected) {
-      throw invalid("the moments of normalize have shape {}; it must be {}", to_string(shape_of(graph, node, 1)),
-                    to_string(expected));
+      throw invalid("the moments of normalize have shape {}; it must be {}",
+                    to_string(shape_of(graph, node, 1)), to_string(expected));
     }
     return x;
   };

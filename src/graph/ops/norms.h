@@ -13,17 +13,23 @@ struct NormSets {
 
   int64_t of(int64_t offset) const {
     switch (kind) {
-      case Kind::kChannel: return offset / (channels * voxels) * voxels + offset % voxels;
-      case Kind::kLast: return offset / trailing;
-      case Kind::kBatch: return offset / voxels % channels;
-      case Kind::kInstance: return offset / voxels;
-      case Kind::kGroup: return offset / (voxels * (channels / groups));
+      case Kind::kChannel:
+        return offset / (channels * voxels) * voxels + offset % voxels;
+      case Kind::kLast:
+        return offset / trailing;
+      case Kind::kBatch:
+        return offset / voxels % channels;
+      case Kind::kInstance:
+        return offset / voxels;
+      case Kind::kGroup:
+        return offset / (voxels * (channels / groups));
     }
     return 0;
   }
 };
 
-// Of layer_norm, batch_norm, group_norm, instance_norm, rms_norm, moments and normalize over a value of `shape`.
+// Of layer_norm, batch_norm, group_norm, instance_norm, rms_norm, moments and normalize over a value of
+// `shape`.
 NormSets norm_sets(const Node& node, const Shape& shape);
 inline double norm_eps(const Node& node) { return node.attrs.real_or("eps", 1e-5); }
 

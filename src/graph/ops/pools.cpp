@@ -4,8 +4,8 @@
 
 #include "graph/operation.h"
 
-// avg_pool, max_pool, min_pool: any window and stride, no padding, floor division. A pool with a `sign` tensor
-// (one value a channel) takes the other extreme where the sign is negative.
+// avg_pool, max_pool, min_pool: any window and stride, no padding, floor division. A pool with a `sign`
+// tensor (one value a channel) takes the other extreme where the sign is negative.
 namespace upweave {
 namespace {
 
@@ -16,12 +16,14 @@ Shape pool_shape(const Graph& graph, const Node& node) {
   Shape out = in;
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);
-    if (window[a] < 1) throw invalid("the window of {} along {} is {}; it must be at least 1", node.op->name, ax, window[a]);
+    if (window[a] < 1)
+      throw invalid("the window of {} along {} is {}; it must be at least 1", node.op->name, ax, window[a]);
     const int64_t stride = node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1)[a] : window[a];
-    if (stride < 1) throw invalid("the stride of {} along {} is {}; it must be at least 1", node.op->name, ax, stride);
+    if (stride < 1)
+      throw invalid("the stride of {} along {} is {}; it must be at least 1", node.op->name, ax, stride);
     if (in[a + 2] < window[a]) {
-      throw invalid("{} with a window of {} along {} leaves nothing of an extent of {}", node.op->name, window[a], ax,
-                    in[a + 2]);
+      throw invalid("{} with a window of {} along {} leaves nothing of an extent of {}", node.op->name,
+                    window[a], ax, in[a + 2]);
     }
     out[a + 2] = (in[a + 2] - window[a]) / stride + 1;
   }
@@ -56,7 +58,8 @@ double window_size(const Node& node, const Shape& in) {
 
 void average(const Node& node, Inputs in, Tensor& out) {
   std::ranges::fill(out.data, 0.0);
-  for_each_window(node, in[0]->shape, out.shape, [&](int64_t o, int64_t i) { out.data[o] += in[0]->data[i]; });
+  for_each_window(node, in[0]->shape, out.shape,
+                  [&](int64_t o, int64_t i) { out.data[o] += in[0]->data[i]; });
   for (double& v : out.data) v /= window_size(node, in[0]->shape);
 }
 
@@ -77,12 +80,15 @@ void extreme(const Node& node, Inputs in, Tensor& out, bool largest) {
     const bool flip = in.size() > 1 && in[1] && in[1]->data[in[1]->data.size() == 1 ? 0 : c] < 0;
     return largest != flip;
   };
-  for (int64_t o = 0; o < static_cast<int64_t>(out.data.size()); ++o) out.data[o] = takes_max(o) ? -kInf : kInf;
+  for (int64_t o = 0; o < static_cast<int64_t>(out.data.size()); ++o)
+    out.data[o] = takes_max(o) ? -kInf : kInf;
   for_each_window(node, in[0]->shape, out.shape, [&](int64_t o, int64_t i) {
     const double x = in[0]->data[i];
     double& y = out.data[o];
-    if (std::isnan(x) || std::isnan(y)) y = std::numeric_limits<double>::quiet_NaN();
-    else y = takes_max(o) ? std::max(x, y) : std::min(x, y);
+    if (std::isnan(x) || std::isnan(y))
+      y = std::numeric_limits<double>::quiet_NaN();
+    else
+      y = takes_max(o) ? std::max(x, y) : std::min(x, y);
   });
 }
 
@@ -110,7 +116,8 @@ std::vector<Operation> ops_pools() {
   Operation avg = row("avg_pool", "mean of each window; the stride is the window unless said", "avg_pool 2");
   avg.evaluate = average;
   avg.bound = average_bound;
-  Operation max = row("max_pool", "largest of each window; the stride is the window unless said", "max_pool 2x2x1 s2");
+  Operation max =
+      row("max_pool", "largest of each window; the stride is the window unless said", "max_pool 2x2x1 s2");
   Operation min = row("min_pool", "smallest of each window", "min_pool 2");
   max.evaluate = [](const Node& node, Inputs in, Tensor& out) { extreme(node, in, out, true); };
   min.evaluate = [](const Node& node, Inputs in, Tensor& out) { extreme(node, in, out, false); };

@@ -74,7 +74,8 @@ void logsumexp(const Node&, Inputs in, Tensor& out) {
     if (std::isinf(m)) m = 0;
   }
   std::ranges::fill(out.data, 0.0);
-  for_each_pair(*in[0], out, [&](int64_t o, int64_t i) { out.data[o] += std::exp(in[0]->data[i] - top.data[o]); });
+  for_each_pair(*in[0], out,
+                [&](int64_t o, int64_t i) { out.data[o] += std::exp(in[0]->data[i] - top.data[o]); });
   for (size_t o = 0; o < out.data.size(); ++o) out.data[o] = top.data[o] + std::log(out.data[o]);
 }
 
@@ -84,7 +85,8 @@ void logsumexp_bound(const Node&, Inputs in, Tensor& out, const Rounding& roundi
   for_each_pair(*in[0], out, [&](int64_t o, int64_t i) {
     out.err[o] = std::max(out.err[o], in[0]->err[i] + 2 * rounding.unit * std::fabs(in[0]->data[i]));
   });
-  for (size_t o = 0; o < out.data.size(); ++o) out.err[o] += 16 * rounding.unit * (1 + std::fabs(out.data[o]));
+  for (size_t o = 0; o < out.data.size(); ++o)
+    out.err[o] += 16 * rounding.unit * (1 + std::fabs(out.data[o]));
 }
 
 Operation row(std::string_view name, std::string_view summary, std::string_view example) {
@@ -114,7 +116,8 @@ std::vector<size_t> reduced_axes(const Node& node, const Shape& shape) {
   for (size_t a = 2; a < shape.size(); ++a) {
     if (axes == "space" || axes.front() == *axis_suffix(a - 2, shape.size() - 2)) result.push_back(a);
   }
-  if (result.empty()) throw invalid("{} {}: the value has shape {}, without that axis", node.op->name, axes, to_string(shape));
+  if (result.empty())
+    throw invalid("{} {}: the value has shape {}, without that axis", node.op->name, axes, to_string(shape));
   return result;
 }
 
@@ -133,7 +136,8 @@ std::vector<Operation> ops_reductions() {
   Operation min = row("min", "smallest over channels, space, depth, height or width", "min channel");
   min.evaluate = [](const Node&, Inputs in, Tensor& out) { extreme(in, out, kInf, smaller); };
   min.bound = extreme_bound;
-  Operation lse = row("logsumexp", "log of the sum of exponentials over channels or space", "logsumexp channel");
+  Operation lse =
+      row("logsumexp", "log of the sum of exponentials over channels or space", "logsumexp channel");
   lse.args[0].words = {"channel", "space"};
   lse.evaluate = logsumexp;
   lse.bound = logsumexp_bound;

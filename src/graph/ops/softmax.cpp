@@ -32,7 +32,8 @@ void for_each_set(const Node& node, const Shape& shape, F f) {
 // Maximum and sum of one set, NaN if any element is.
 std::pair<double, double> stats(const double* x, int64_t stride, int64_t size) {
   double top = -std::numeric_limits<double>::infinity();
-  for (int64_t i = 0; i < size; ++i) top = std::isnan(x[i * stride]) || x[i * stride] > top ? x[i * stride] : top;
+  for (int64_t i = 0; i < size; ++i)
+    top = std::isnan(x[i * stride]) || x[i * stride] > top ? x[i * stride] : top;
   double sum = 0;
   for (int64_t i = 0; i < size; ++i) sum += std::exp(x[i * stride] - top);
   return {top, sum};

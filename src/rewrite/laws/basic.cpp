@@ -1,0 +1,40 @@
+#include "graph/ops/reductions.h"
+#include "rewrite/laws/law.h"
+
+namespace upweave {
+
+// x * 1 = x / 1 = x; a pool of windows of one element, or a sum, mean, max or min over axes of extent 1, is
+// x. Exact for every value, NaN and infinities included.
+std::optional<Graph> drop_identity(const Graph& graph, Id id, Firing& firing) {
+  const Node& node = graph[id];
+  bool identity = false;
+  if (one_of(node, {"mul", "div"})) identity = is_number(node) && node.attrs.real("value") == 1;
+  if (is_extreme_pool(node) || is(node, "avg_pool")) {
+    const size_t spatial = spatial_rank(node.shape);
+    identity = per_axis(node, "window", spatial, 1) == Shape(spatial, 1) && tiles_space(graph, node);
+  }
+  if (one_of(node, {"sum", "mean", "max", "min"})) {
+    identity = true;
+    for (const size_t axis : reduced_axes(node, shape_of(graph, node, 0))) {
+      if (shape_of(graph, node, 0)[axis] != 1) identity = false;
+    }
+  }
+  if (!identity) return std::nullopt;
+  firing.where = print_stage(graph, id);
+  firing.why = "it gives back each element as it is";
+  return Edit(graph).replace(id, node.in[0]);
+}
+
+// convT(x; K, b) = convT(x; K) + b, so that the laws of `add` apply to a convolution's bias.
+// Exact; a bias of NaN or infinity reaches the same outputs.
+std::optional<Graph> split_bias(const Graph& graph, Id id, Firing& firing) {
+  const Node& node = graph[id];
+  if (!is(node, "conv_transpose") || node.in[2] == kNone) return std::nullopt;
+  Edit edit(graph);
+  const Id conv = edit.again(id, {node.in[0], node.in[1], kNone});
+  firing.where = print_stage(graph, id);
+  firing.why = "a bias is added to every voxel of its channel";
+  return edit.replace(id, edit.add("add", {conv, node.in[2]}));
+}
+
+}  // namespace upweave

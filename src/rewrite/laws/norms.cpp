@@ -1,0 +1,128 @@
+#include "graph/ops/norms.h"
+
+#include "rewrite/laws/law.h"
+
+namespace upweave {
+namespace {
+
+// Whether a value that broadcasts like `operand` has one value in each set that the norm normalises together.
+bool constant_over_sets(const Node& norm, const Shape& x, const Shape& operand) {
+  using Kind = NormSets::Kind;
+  const NormSets sets = norm_sets(norm, x);
+  const size_t rank = x.size();
+  switch (sets.kind) {
+    case Kind::kChannel:
+      return operand[1] == 1;
+    case Kind::kLast: {
+      const size_t last = norm.attrs.has("count") ? static_cast<size_t>(norm.attrs.ints("count").front()) : 1;
+      for (size_t a = rank - last; a < rank; ++a) {
+        if (operand[a] != 1) return false;
+      }
+      return true;
+    }
+    case Kind::kBatch:
+      return operand[0] == 1 && constant_over_space(operand);
+    case Kind::kInstance:
+      return constant_over_space(operand);
+    case Kind::kGroup:
+      return constant_over_space(operand) && (operand[1] == 1 || sets.groups == sets.channels);
+  }
+  return false;
+}
+
+}  // namespace
+
+// norm(x + c) = norm(x) if c has one value in each normalised set: mean(x + c) = mean(x) + c.
+// A c that is NaN or infinite would have made its sets NaN; they come out as if it were finite. A number is
+// checked, a tensor cannot be.
+std::optional<Graph> drop_shift(const Graph& graph, Id id, Firing& firing) {
+  const Node& norm = graph[id];
+  if (!is_norm(norm)) return std::nullopt;
+  const Node& shift = graph[norm.in[0]];
+  if (!one_of(shift, {"add", "sub"}) || shape_of(graph, shift, 0) != norm.shape) return std::nullopt;
+  if (is_number(shift) && !std::isfinite(shift.attrs.real("value"))) return std::nullopt;
+  if (!constant_over_sets(norm, norm.shape, operand_shape(graph, shift))) return std::nullopt;
+  Edit edit(graph);
+  std::vector<Id> in = norm.in;
+  in[0] = shift.in[0];
+  firing.where = print_stage(graph, norm.in[0]) + " | " + print_stage(graph, id);
+  firing.why =
+      "the operand has one value in each set that is normalised together, so it leaves with the mean";
+  if (!is_number(shift)) firing.why += "; a NaN or infinity in it no longer reaches the result";
+  return edit.replace(id, edit.again(id, in));
+}
+
+// norm(s x; eps) = sign(s) norm(x; eps / s^2): mean and deviation scale with s, so
+// s (x - m) / sqrt(s^2 var + eps) = sign(s) (x - m) / sqrt(var + eps / s^2).
+// s is a number: finite, not 0, and eps / s^2 neither overflows nor vanishes. A negative s needs a norm
+// without weight, for the sign comes before it. NaN and infinities as before.
+std::optional<Graph> drop_scale(const Graph& graph, Id id, Firing& firing) {
+  const Node& norm = graph[id];
+  if (!is_norm(norm)) return std::nullopt;
+  const Node& scale = graph[norm.in[0]];
+  if (!one_of(scale, {"mul", "div"}) || !is_number(scale)) return std::nullopt;
+  const double value = scale.attrs.real("value"), s = is(scale, "mul") ? value : 1 / value;
+  const double eps = norm_eps(norm), scaled = eps / (s * s);
+  // The plain float range: engines keep eps in float32.
+  if (!std::isfinite(s) || s == 0 || (eps > 0 && !(scaled > 1e-30 && scaled < 1e30))) return std::nullopt;
+  if (s < 0 && (norm.in[1] != kNone || norm.in[2] != kNone)) return std::nullopt;
+  Edit edit(graph);
+  std::vector<Id> in = norm.in;
+  in[0] = scale.in[0];
+  Id result = edit.again(id, in);
+  edit.node(result).attrs.set("eps", scaled);
+  if (s < 0) {
+    Attributes minus;
+    minus.set("value", -1.0);
+    result = edit.add("mul", {result, kNone}, minus);
+  }
+  firing.where = print_stage(graph, norm.in[0]) + " | " + print_stage(graph, id);
+  firing.why = fmt::format("the scale {} is one value for all sets and not 0; eps becomes {:.4g}", s, scaled);
+  return edit.replace(id, result);
+}
+
+// layer_norm over channels right behind a convolution: the mean over channels of convT(x; K) + b is
+// convT(x; mean K) + mean b, so with K' = K - mean over C_out of K and b' = b - mean b the result is centred
+// already and only the scale is left: the mean, its pass and its cancellation vanish.
+// Needs one group (each output channel sees every input channel) and no other reader of the convolution.
+// An infinity that reaches a voxel makes all its channels NaN, before and after.
+std::optional<Graph> center_weights(const Graph& graph, Id id, Firing& firing) {
+  const Node& norm = graph[id];
+  if (!is(norm, "layer_norm") || norm.attrs.word("axes") != "channel") return std::nullopt;
+  Id conv = norm.in[0], bias = kNone;
+  if (!only_user(graph, conv)) return std::nullopt;
+  if (is(graph[conv], "add") && !is_number(graph[conv]) && weight_side(graph)[graph[conv].in[1]] &&
+      shape_of(graph, graph[conv], 1).size() == 1 && shape_of(graph, graph[conv], 1)[0] == norm.shape[1]) {
+    bias = graph[conv].in[1];
+    conv = graph[conv].in[0];
+    if (!only_user(graph, conv)) return std::nullopt;
+  }
+  const Node& node = graph[conv];
+  if (!is(node, "conv_transpose") || node.in[2] != kNone || shape_of(graph, node, 1)[1] != norm.shape[1]) {
+    return std::nullopt;  // grouped: C_out / groups differs from C_out
+  }
+  Edit edit(graph);
+  Id value = edit.again(conv, {node.in[0], edit.add("center", {node.in[1]}), kNone});
+  if (bias != kNone) value = edit.add("add", {value, edit.add("center", {bias})});
+  firing.where = print_stage(graph, conv) + " | " + print_stage(graph, id);
+  firing.why = "the norm is over all output channels of an ungrouped convolution that nobody else reads";
+  return edit.replace(id, edit.add("rms_norm", {value, norm.in[1], norm.in[2]}, norm.attrs));
+}
+
+// batch, group and instance norm: norm(x) = normalize(x, moments(x)). The moments end a pass; the rest is an
+// affine map that is constant over space, which pools and averages can pass. Exact.
+std::optional<Graph> split_norm(const Graph& graph, Id id, Firing& firing) {
+  const Node& norm = graph[id];
+  if (!one_of(norm, {"batch_norm", "group_norm", "instance_norm"})) return std::nullopt;
+  Attributes attrs;
+  attrs.set("axes", std::string(norm.op->name.substr(0, norm.op->name.find('_'))));
+  if (norm.attrs.has("groups")) attrs.set("groups", norm.attrs.ints("groups"));
+  Edit edit(graph);
+  const Id moments = edit.add("moments", {norm.in[0]}, attrs);
+  if (norm.attrs.has("eps")) attrs.set("eps", norm.attrs.real("eps"));
+  firing.where = print_stage(graph, id);
+  firing.why = "its statistics need all of space; what follows needs one voxel";
+  return edit.replace(id, edit.add("normalize", {norm.in[0], moments, norm.in[1], norm.in[2]}, attrs));
+}
+
+}  // namespace upweave

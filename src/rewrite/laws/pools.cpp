@@ -1,0 +1,192 @@
+#include "base/checked.h"
+#include "graph/ops/conv_transpose.h"
+#include "rewrite/laws/law.h"
+
+namespace upweave {
+
+// pool_m(pool_n(x)) = pool_mn(x) for two max, two min or two average pools whose windows tile space:
+// floor(floor(L / n) / m) = floor(L / (n m)), and every outer window is made of whole inner ones.
+// NaN and infinities: the same set of elements meets in each window.
+std::optional<Graph> merge_pools(const Graph& graph, Id id, Firing& firing) {
+  const Node& outer = graph[id];
+  if (!is_extreme_pool(outer) && !is(outer, "avg_pool")) return std::nullopt;
+  const Node& inner = graph[outer.in[0]];
+  if (inner.op != outer.op || !tiles_space(graph, outer) || !tiles_space(graph, inner)) return std::nullopt;
+  if (!only_user(graph, outer.in[0])) return std::nullopt;
+  if (is_extreme_pool(outer) && outer.in[1] != inner.in[1]) return std::nullopt;
+  const size_t spatial = spatial_rank(outer.shape);
+  Shape window = per_axis(outer, "window", spatial, 1);
+  const Shape n = per_axis(inner, "window", spatial, 1);
+  for (size_t a = 0; a < spatial; ++a) window[a] = checked_mul(window[a], n[a], "the pool's window");
+  Edit edit(graph);
+  const Id merged = edit.again(outer.in[0], inner.in);
+  edit.node(merged).attrs.set("window", window);
+  edit.node(merged).attrs.erase("stride");
+  firing.where = print_stage(graph, outer.in[0]) + " | " + print_stage(graph, id);
+  firing.why = "both have stride = window, so windows of windows are windows";
+  return edit.replace(id, merged);
+}
+
+// max_pool(f(x)) = f(max_pool(x)) for f that never decreases: tanh, relu, clamp, + b, * s > 0: one f a
+// window. For f(x) = a x + b with a < 0, max_pool(f(x)) = a min_pool(x) + b. Where the sign of `a` is known
+// only with the weights (a norm's weight, a scale per channel), the pool takes that tensor as its `sign`. f
+// must be constant over space and have no other reader. NaN goes through both sides. Two differences: where
+// b = +inf meets an x of -inf, or a = 0 an infinite x, the old NaN appears only if the pool picks that x.
+std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& firing) {
+  const Node& pool = graph[id];
+  if (!is_extreme_pool(pool)) return std::nullopt;
+  const Id fid = pool.in[0];
+  const Node& f = graph[fid];
+  if (f.in.empty() || !only_user(graph, fid) || f.op->reach(f) != Reach::kPoint || is(f, "softmax_apply")) {
+    return std::nullopt;
+  }
+  std::string_view kind = pool.op->name;
+  Id sign = pool.in[1];
+  if (is(f, "normalize")) {
+    if (f.in[2] != kNone) {
+      if (sign != kNone) return std::nullopt;
+      sign = f.in[2];
+      firing.why =
+          fmt::format("a norm rises with x where its weight {} is positive and falls where it is negative; ",
+                      graph[sign].name);
+    }
+    firing.why += "1/sqrt(var + eps) is positive";
+  } else if (f.in.size() > 1 &&
+             (shape_of(graph, f, 0) != f.shape || !constant_over_space(operand_shape(graph, f)))) {
+    return std::nullopt;
+  } else if (f.op->monotone && f.op->monotone(f)) {
+    firing.why = fmt::format("{} never decreases", f.op->name);
+  } else if (one_of(f, {"mul", "div"}) && is_number(f) && f.attrs.real("value") < 0 &&
+             std::isfinite(f.attrs.real("value"))) {
+    kind = is(pool, "max_pool") ? "min_pool" : "max_pool";
+    firing.why = fmt::format("a factor of {} turns the largest into the smallest", f.attrs.real("value"));
+  } else if (is(f, "mul") && !is_number(f) && sign == kNone && weight_side(graph)[f.in[1]] &&
+             operand_shape(graph, f)[0] == 1) {
+    sign = f.in[1];
+    firing.why =
+        fmt::format("x * {} rises where it is positive and falls where it is negative", graph[sign].name);
+  } else {
+    return std::nullopt;
+  }
+  Edit edit(graph);
+  std::vector<Id> in = f.in;
+  in[0] = edit.add(kind, {f.in[0], sign}, pool.attrs);
+  firing.where = print_stage(graph, fid) + " | " + print_stage(graph, id);
+  return edit.replace(id, edit.again(fid, in));
+}
+
+// average(a x + b) = a average(x) + b for a, b constant over space: an average pool, or a mean over space,
+// goes before arithmetic and before a norm's affine map. The sums meet the same NaN and infinities. A pool
+// moves only past a value that nobody else reads; a mean over space is small, so it always may.
+std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& firing) {
+  const Node& average = graph[id];
+  const bool mean = is(average, "mean") && average.attrs.word("axes") == "space";
+  if (!mean && !is(average, "avg_pool")) return std::nullopt;
+  const Id fid = average.in[0];
+  const Node& f = graph[fid];
+  if (!mean && !only_user(graph, fid)) return std::nullopt;
+  if (one_of(f, {"add", "sub", "mul", "div"})) {
+    if (shape_of(graph, f, 0) != f.shape || !constant_over_space(operand_shape(graph, f)))
+      return std::nullopt;
+  } else if (!is(f, "normalize")) {
+    return std::nullopt;
+  }
+  Edit edit(graph);
+  std::vector<Id> in = f.in;
+  in[0] = edit.again(id, {f.in[0]});
+  firing.where = print_stage(graph, fid) + " | " + print_stage(graph, id);
+  firing.why = fmt::format("{} is linear in x and the same over all of space", f.op->name);
+  return edit.replace(id, edit.again(fid, in));
+}
+
+// avg_pool(convT(x; K)) = convT(x; K') with fewer taps and a smaller stride: see pool_taps for K'.
+// Needs windows that tile space and divide the stride on each axis, no dilation, and no other reader.
+// NaN reaches the same outputs. An infinity in x that met taps of both signs gave NaN; it now meets their
+// sum.
+std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
+  const Node& pool = graph[id];
+  if (!is(pool, "avg_pool") || !tiles_space(graph, pool)) return std::nullopt;
+  const Id cid = pool.in[0];
+  const Node& conv = graph[cid];
+  if (!is(conv, "conv_transpose") || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
+  const ConvGeometry g = conv_geometry(graph, conv);
+  const Shape window = per_axis(pool, "window", g.spatial, 1);
+  Attributes taps;
+  taps.set("window", window);
+  taps.set("padding", g.padding);
+  Shape stride = g.stride, padding = g.padding;
+  for (size_t a = 0; a < g.spatial; ++a) {
+    if (g.stride[a] % window[a] != 0 || g.dilation[a] != 1) return std::nullopt;
+    stride[a] /= window[a];
+    padding[a] = (g.padding[a] + window[a] - 1) / window[a];
+    if (g.kernel[a] - 1 - g.padding[a] < -padding[a] * window[a])
+      return std::nullopt;  // no tap reaches the output
+  }
+  Attributes attrs;
+  attrs.set("stride", stride);
+  attrs.set("padding", padding);
+  if (g.groups != 1) attrs.set("groups", Shape{g.groups});
+  attrs.set("out", Shape(pool.shape.begin() + 2, pool.shape.end()));
+  Edit edit(graph);
+  const Id kernel = edit.add("pool_taps", {conv.in[1]}, taps);
+  firing.where = print_stage(graph, cid) + " | " + print_stage(graph, id);
+  firing.why = fmt::format(
+      "windows of {} divide the stride {} and nothing nonlinear stands between; an infinity that met "
+      "taps of both signs was NaN and now meets their sum",
+      to_string(window), to_string(g.stride));
+  return edit.replace(id, edit.add("conv_transpose", {conv.in[0], kernel, kNone}, attrs));
+}
+
+// The mean over space of a convolution is linear in x: each tap meets the sum of x over the box of inputs
+// that it carries into the output, so no output is ever computed. Infinities of both signs under one tap give
+// NaN as before.
+std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing) {
+  const Node& mean = graph[id];
+  if (!is(mean, "mean") || mean.attrs.word("axes") != "space") return std::nullopt;
+  const Id cid = mean.in[0];
+  const Node& conv = graph[cid];
+  if (!is(conv, "conv_transpose") || conv.in[2] != kNone) return std::nullopt;
+  Edit edit(graph);
+  Attributes attrs = conv.attrs;
+  attrs.set("out", Shape(conv.shape.begin() + 2, conv.shape.end()));
+  firing.where = print_stage(graph, cid) + " | " + print_stage(graph, id);
+  firing.why = "a mean over all of space is linear: it needs only sums of the input, border slabs apart";
+  return edit.replace(id, edit.add("mean_conv", {conv.in[0], conv.in[1], kNone}, attrs));
+}
+
+// A pool reads (out - 1) * stride + window elements of an axis; floor division drops the rest. If between the
+// convolution and the pool each value has one reader and needs no neighbour, the rest is never computed.
+// NaN and infinities in what is dropped never reached the result.
+std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
+  const Node& pool = graph[id];
+  if (!is_extreme_pool(pool) && !is(pool, "avg_pool")) return std::nullopt;
+  const size_t spatial = spatial_rank(pool.shape);
+  const Shape window = per_axis(pool, "window", spatial, 1);
+  const Shape stride = pool.attrs.has("stride") ? per_axis(pool, "stride", spatial, 1) : window;
+  Id at = pool.in[0];
+  while (true) {
+    const Node& node = graph[at];
+    if (!only_user(graph, at) || node.in.empty()) return std::nullopt;
+    if (is(node, "conv_transpose")) break;
+    const Reach reach = node.op->reach(node);
+    if (reach != Reach::kPoint && reach != Reach::kChannels) return std::nullopt;
+    if (node.in.size() == 2 && node.in[1] != kNone &&
+        (shape_of(graph, node, 0) != node.shape || !constant_over_space(operand_shape(graph, node)))) {
+      return std::nullopt;
+    }
+    at = node.in[0];
+  }
+  const Node& conv = graph[at];
+  Shape needed(spatial);
+  for (size_t a = 0; a < spatial; ++a) needed[a] = (pool.shape[a + 2] - 1) * stride[a] + window[a];
+  const Shape whole(conv.shape.begin() + 2, conv.shape.end());
+  if (needed == whole) return std::nullopt;
+  Edit edit(graph);
+  const Id cropped = edit.again(at, conv.in);
+  edit.node(cropped).attrs.set("out", needed);
+  firing.where = print_stage(graph, at) + " | ... | " + print_stage(graph, id);
+  firing.why = fmt::format("{} of {} outputs lie in whole windows", to_string(needed), to_string(whole));
+  return edit.replace(at, cropped);
+}
+
+}  // namespace upweave

@@ -1,0 +1,107 @@
+#include "rewrite/rewrite.h"
+
+#include "rewrite/laws/law.h"
+
+namespace upweave {
+
+const std::vector<Law>& laws() {
+  // Order matters only for speed and for what `explain` tells: terms that vanish go first, splits that make
+  // room for other laws next, and what depends on final extents last.
+  static const std::vector<Law> all = {
+      {"drop-identity", "x * 1 = x; a reduction or pool of single elements is the element", drop_identity},
+      {"split-bias", "convT(x; K, b) = convT(x; K) + b", split_bias},
+      {"drop-shift", "norm(x + c) = norm(x)", drop_shift},
+      {"drop-scale", "norm(s x; eps) = sign(s) norm(x; eps / s^2)", drop_scale},
+      {"center-weights", "layer_norm(convT(x; K) + b) = rms_norm(convT(x; K - mean K) + b - mean b)",
+       center_weights},
+      {"split-norm", "norm(x) = normalize(x, moments(x))", split_norm},
+      {"merge-pools", "pool_m(pool_n(x)) = pool_mn(x)", merge_pools},
+      {"pool-before-monotone",
+       "max_pool(f(x)) = f(max_pool(x)); max_pool(a x + b) = a min_pool(x) + b where a < 0",
+       pool_before_monotone},
+      {"average-before-linear", "average(a x + b) = a average(x) + b", average_before_linear},
+      {"pool-kernel", "avg_pool(convT(x; K)) = convT(x; K'), K' the average of K's shifted taps",
+       pool_kernel},
+      {"mean-without-conv",
+       "mean over space of convT(x; K) = sum K[k] * (sum of x over the box that k reaches)",
+       mean_without_conv},
+      {"bounded-softmax", "softmax(x) = exp(x - hi) / sum exp(x - hi) for x <= hi", bounded_softmax},
+      {"split-softmax", "softmax(x) = exp(x - max) / sum with (max, sum) found in one sweep", split_softmax},
+      {"crop-outputs", "pool(x) reads only whole windows: the rest of x is never computed", crop_outputs},
+  };
+  return all;
+}
+
+namespace {
+
+std::optional<Graph> try_law(const Law& law, const Graph& graph, std::vector<Firing>& firings) {
+  for (Id id = 0; id < graph.size(); ++id) {
+    Firing firing{std::string(law.name), std::string(law.equation), {}, {}};
+    if (auto next = law.apply(graph, id, firing)) {
+      firings.push_back(std::move(firing));
+      return next;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Rewritten rewrite(const Graph& graph) {
+  Rewritten result{graph, {}};
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Law& law : laws()) {
+      if (auto next = try_law(law, result.graph, result.firings)) {
+        result.graph = std::move(*next);
+        changed = true;
+        break;
+      }
+    }
+  }
+  return result;
+}
+
+std::optional<Rewritten> apply_once(const Graph& graph, std::string_view name) {
+  for (const Law& law : laws()) {
+    if (law.name != name) continue;
+    Rewritten result;
+    if (auto next = try_law(law, graph, result.firings)) {
+      result.graph = std::move(*next);
+      return result;
+    }
+  }
+  return std::nullopt;
+}
+
+Graph Edit::replace(Id old, Id with) {
+  // What a law makes is built from old's operands, never from old itself.
+  for (Node& node : graph_.nodes) {
+    for (Id& in : node.in) {
+      if (in == old) in = with;
+    }
+  }
+  if (graph_.output == old) graph_.output = with;
+  if (graph_[with].name.empty() && !graph_[old].in.empty()) std::swap(graph_[with].name, graph_[old].name);
+  Graph pruned = prune(graph_);
+  Shapes shapes;
+  for (const Node& node : pruned.nodes) {
+    if (node.in.empty()) shapes[node.name] = node.shape;
+  }
+  return infer(pruned, shapes);
+}
+
+Shape operand_shape(const Graph& graph, const Node& node) {
+  if (is_number(node)) return Shape(node.shape.size(), 1);
+  const Shape& operand = shape_of(graph, node, 1);
+  if (operand.size() == node.shape.size()) return operand;
+  return broadcast_shape(operand, node.shape, "operand");
+}
+
+bool tiles_space(const Graph& graph, const Node& pool) {
+  const size_t spatial = spatial_rank(shape_of(graph, pool, 0));
+  return !pool.attrs.has("stride") ||
+         per_axis(pool, "stride", spatial, 1) == per_axis(pool, "window", spatial, 1);
+}
+
+}  // namespace upweave

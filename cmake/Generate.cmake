@@ -1,7 +1,6 @@
 # Small files made at configure time, so that each fact has one home:
 #   operations.inc     one UPWEAVE_OPS(stem) for each src/graph/ops/<stem>.cpp
 #   catalog_files.cpp  the texts of pipelines/*.upw
-#   cuda_files.cpp     the device code that is compiled at run time, src/engine/cuda/kernels/*.cuh
 #   upweave_version.h  the project's version
 set(UPWEAVE_GENERATED ${PROJECT_BINARY_DIR}/generated)
 
@@ -24,26 +23,19 @@ foreach(source ${sources})
 endforeach()
 upweave_write(${UPWEAVE_GENERATED}/operations.inc "${text}")
 
-# upweave_embed(OUTPUT NAME PATTERN): writes OUTPUT, which defines kNAMEs[] as pairs of a file's name without its
-# extension and its text, and kNAMECount, for the files that PATTERN finds.
-function(upweave_embed output name pattern)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${pattern})
-  list(LENGTH sources count)
-  set(text "#include <cstddef>\n#include <string_view>\n#include <utility>\n\nnamespace upweave {\n
-extern const std::pair<std::string_view, std::string_view> k${name}s[] = {\n")
-  foreach(source ${sources})
-    set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-    get_filename_component(stem ${source} NAME_WE)
-    file(READ ${source} content)
-    string(APPEND text "    {\"${stem}\", R\"upw(${content})upw\"},\n")
-  endforeach()
-  string(APPEND text "    {},  // so that it is never empty\n};
-extern const std::size_t k${name}Count = ${count};\n\n}  // namespace upweave\n")
-  upweave_write(${UPWEAVE_GENERATED}/${output} "${text}")
-endfunction()
-
-upweave_embed(catalog_files.cpp CatalogFile "pipelines/*.upw")
-upweave_embed(cuda_files.cpp CudaFile "src/engine/cuda/kernels/*.cuh")
+set(text "#include \"api/catalog_files.h\"\n\nnamespace upweave {\n
+extern const std::pair<std::string_view, std::string_view> kCatalogFiles[] = {\n")
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pipelines/*.upw)
+list(LENGTH sources count)
+foreach(source ${sources})
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  get_filename_component(slug ${source} NAME_WE)
+  file(READ ${source} content)
+  string(APPEND text "    {\"${slug}\", R\"upw(${content})upw\"},\n")
+endforeach()
+string(APPEND text "    {},  // so that it is never empty\n};
+extern const std::size_t kCatalogFileCount = ${count};\n\n}  // namespace upweave\n")
+upweave_write(${UPWEAVE_GENERATED}/catalog_files.cpp "${text}")
 
 upweave_write(${UPWEAVE_GENERATED}/upweave_version.h "#pragma once
 #define UPWEAVE_VERSION \"${PROJECT_VERSION}\"

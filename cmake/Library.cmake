@@ -2,8 +2,7 @@
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
 set(private_libraries fmt::fmt hwy::hwy OpenMP::OpenMP_CXX Threads::Threads ${CMAKE_DL_LIBS})
 
-add_library(upweave_objects OBJECT ${sources}
-  ${UPWEAVE_GENERATED}/catalog_files.cpp ${UPWEAVE_GENERATED}/cuda_files.cpp)
+add_library(upweave_objects OBJECT ${sources} ${UPWEAVE_GENERATED}/catalog_files.cpp)
 target_include_directories(upweave_objects
   PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${UPWEAVE_GENERATED})
 target_link_libraries(upweave_objects PUBLIC ${private_libraries} nlohmann_json::nlohmann_json

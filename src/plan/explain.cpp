@@ -1,0 +1,169 @@
+#include "plan/explain.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/dtype.h"
+#include "graph/operation.h"
+#include "graph/text.h"
+#include "plan/cost.h"
+
+namespace upweave {
+
+const char* name_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return "f32";
+    case Dtype::kF16:
+      return "f16";
+    case Dtype::kBF16:
+      return "bf16";
+    case Dtype::kF64:
+      return "f64";
+  }
+  return "?";
+}
+
+const char* name_of(Engine engine) {
+  switch (engine) {
+    case Engine::kReference:
+      return "reference";
+    case Engine::kCpu:
+      return "cpu";
+    case Engine::kCuda:
+      return "cuda";
+  }
+  return "?";
+}
+
+const char* name_of(Precision precision) { return precision == Precision::kStrict ? "strict" : "fast"; }
+
+namespace {
+
+std::string value_name(const FusedPlan& plan, Id id) {
+  if (id == 0) return "input";
+  if (id == plan.graph.output) return "output";
+  const Node& node = plan.graph[id];
+  return node.name.empty() ? fmt::format("{} {}", node.op->name, to_string(node.shape)) : node.name;
+}
+
+std::string place_name(const FusedPlan& plan, Id id) {
+  switch (plan.places[id].kind) {
+    case Place::Kind::kOutput:
+      return id == plan.graph.output ? "" : " (in the output's memory)";
+    case Place::Kind::kWorkspace:
+      return " (workspace)";
+    default:
+      return "";
+  }
+}
+
+// The stages of a graph, one line each, with shape, operations and bytes as separate passes would have them.
+std::string stage_table(const Graph& graph, const std::vector<bool>& weights, Dtype dtype) {
+  std::string text;
+  for (Id id = 1; id < graph.size(); ++id) {
+    if (graph[id].in.empty()) continue;
+    const std::string stage =
+        print_stage(graph, id) + (graph[id].name.empty() ? "" : " as " + graph[id].name);
+    if (weights[id]) {
+      text += fmt::format("  {:<52} {:>18}   when weights are packed\n", stage, to_string(graph[id].shape));
+    } else {
+      text += fmt::format("  {:<52} {:>18} {:>9.3f} GFLOP {:>9.1f} MB\n", stage, to_string(graph[id].shape),
+                          flops(graph, id) / 1e9, unfused_bytes(graph, id, dtype) / 1e6);
+    }
+  }
+  return text;
+}
+
+std::string join_values(const FusedPlan& plan, const std::vector<Id>& ids, bool places) {
+  std::vector<std::string> names;
+  for (const Id id : ids) names.push_back(value_name(plan, id) + (places ? place_name(plan, id) : ""));
+  return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::string explain(const FusedPlan& plan, const Options& options,
+                    const std::vector<std::string>& engine_lines) {
+  const Graph& source = plan.source;
+  std::string text = fmt::format("{}\n", print_text(source));
+  std::vector<std::string> shapes;
+  for (const Node& node : source.nodes) {
+    if (node.in.empty()) shapes.push_back(fmt::format("{} {}", node.name, to_string(node.shape)));
+  }
+  text += fmt::format("{} -> output {}; {}, engine {}, {}\n\n", fmt::join(shapes, ", "),
+                      to_string(visible_shape(source)), name_of(options.dtype), name_of(options.engine),
+                      name_of(options.precision));
+  text +=
+      "As written, one pass an operation\n" + stage_table(source, weight_side(source), options.dtype) + "\n";
+  text += "Laws that fired\n";
+  for (const Firing& firing : plan.firings) {
+    text += fmt::format("  {}: {}\n      {}\n      holds because {}\n", firing.law, firing.where,
+                        firing.equation, firing.why);
+  }
+  if (plan.firings.empty()) text += "  none\n";
+  text += "\nRewritten\n" + stage_table(plan.graph, plan.weights, options.dtype) + "\n";
+  text += "Passes over memory\n";
+  int number = 1;
+  for (const Pass& pass : plan.passes) {
+    std::vector<std::string> stages;
+    for (const Id id : pass.nodes) stages.push_back(print_stage(plan.graph, id));
+    text += fmt::format("  {}. {}\n     reads {}; writes {}", number++, fmt::join(stages, " | "),
+                        join_values(plan, pass.reads, false), join_values(plan, pass.writes, true));
+    if (!pass.reductions.empty())
+      text += fmt::format("; finishes {}", join_values(plan, pass.reductions, false));
+    text += fmt::format("\n     {:.3f} GFLOP, {:.1f} MB; ends because {}\n", pass.flops / 1e9,
+                        pass.bytes / 1e6, pass.why);
+  }
+  const Cost& cost = plan.cost;
+  text += fmt::format("\n{:<12} {:>7} {:>12} {:>12}\n", "", "passes", "GFLOP", "MB");
+  text += fmt::format("{:<12} {:>7} {:>12.3f} {:>12.1f}\n", "as written", cost.unfused_passes,
+                      cost.unfused_flops / 1e9, cost.unfused_bytes / 1e6);
+  text += fmt::format("{:<12} {:>7} {:>12.3f} {:>12.1f}\n", "upweave", cost.passes, cost.flops / 1e9,
+                      cost.bytes / 1e6);
+  text += fmt::format("between passes: {:.1f} MB of workspace\n",
+                      static_cast<double>(plan.workspace_bytes) / 1e6);
+  if (!engine_lines.empty()) text += fmt::format("\nEngine\n  {}\n", fmt::join(engine_lines, "\n  "));
+  return text;
+}
+
+std::string explain_json(const FusedPlan& plan, const Options& options,
+                         const std::vector<std::string>& engine_lines) {
+  using nlohmann::json;
+  json out;
+  out["text"] = print_text(plan.source);
+  out["rewritten"] = print_text(plan.graph);
+  out["output_shape"] = visible_shape(plan.source);
+  out["dtype"] = name_of(options.dtype);
+  out["engine"] = name_of(options.engine);
+  out["precision"] = name_of(options.precision);
+  for (const Node& node : plan.source.nodes) {
+    if (node.in.empty()) out["tensors"][node.name] = node.shape;
+  }
+  out["laws"] = json::array();
+  for (const Firing& f : plan.firings) {
+    out["laws"].push_back({{"law", f.law}, {"equation", f.equation}, {"where", f.where}, {"why", f.why}});
+  }
+  out["passes"] = json::array();
+  for (const Pass& pass : plan.passes) {
+    json p;
+    for (const Id id : pass.nodes) p["stages"].push_back(print_stage(plan.graph, id));
+    for (const auto& [key, ids] :
+         {std::pair{"reads", &pass.reads}, {"writes", &pass.writes}, {"finishes", &pass.reductions}}) {
+      p[key] = json::array();
+      for (const Id id : *ids) p[key].push_back(value_name(plan, id));
+    }
+    p["flops"] = pass.flops;
+    p["bytes"] = pass.bytes;
+    p["why"] = pass.why;
+    out["passes"].push_back(p);
+  }
+  const Cost& cost = plan.cost;
+  out["cost"] = {{"flops", cost.flops},   {"unfused_flops", cost.unfused_flops},
+                 {"bytes", cost.bytes},   {"unfused_bytes", cost.unfused_bytes},
+                 {"passes", cost.passes}, {"unfused_passes", cost.unfused_passes}};
+  out["workspace_bytes"] = plan.workspace_bytes;
+  out["engine_notes"] = engine_lines;
+  return out.dump(2);
+}
+
+}  // namespace upweave

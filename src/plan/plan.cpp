@@ -1,0 +1,274 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/dtype.h"
+#include "graph/operation.h"
+#include "graph/ops/conv_transpose.h"
+#include "plan/cost.h"
+
+namespace upweave {
+namespace {
+
+// Norms over several trailing axes see more than a row: they wait for a pass whose tile is a whole sample.
+bool needs_slab(const Node& node) {
+  if (is(node, "mean_conv")) return true;
+  return is(node, "layer_norm") && node.attrs.word("axes") == "last" && node.attrs.has("count") &&
+         node.attrs.ints("count").front() > 1;
+}
+
+// Whether the node's result is known only when the whole pass is over.
+bool ends_pass(const Node& node, bool slab) {
+  const Reach reach = node.op->reach(node);
+  if (reach == Reach::kBatch) return true;
+  if (slab || is(node, "layer_norm")) return false;
+  return reach == Reach::kSpace || reach == Reach::kRow;
+}
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const Target& target, Dtype dtype)
+      : graph_(graph), target_(target), dtype_(dtype), weights_(weight_side(graph)), readers_(users(graph)) {
+    memory_.assign(graph.nodes.size(), false);
+    known_ = memory_;
+    known_[0] = memory_[0] = true;
+  }
+
+  std::vector<Pass> passes() {
+    std::vector<Pass> result;
+    while (!known_[graph_.output]) {
+      Pass pass = target_.fuse ? fused_pass() : single_pass();
+      for (const Id id : pass.nodes) known_[id] = true;
+      for (const Id id : pass.reductions) memory_[id] = true;
+      if (known_[graph_.output]) {
+        if (!memory_[graph_.output]) pass.writes.push_back(graph_.output);
+        memory_[graph_.output] = true;
+        pass.why = "the output is complete";
+      } else {
+        end(pass);
+      }
+      result.push_back(std::move(pass));
+      // A value that a later pass wants is written by the pass that made it first.
+      for (const Id id : wanted_) {
+        for (Pass& earlier : result) {
+          if (std::ranges::find(earlier.nodes, id) == earlier.nodes.end()) continue;
+          earlier.writes.push_back(id);
+          memory_[id] = true;
+          break;
+        }
+      }
+      wanted_.clear();
+    }
+    for (Pass& pass : result) finish(pass);
+    return result;
+  }
+
+ private:
+  bool from_memory(Id id) const { return weights_[id] || memory_[id]; }
+
+  // All that one sweep can compute from what is in memory: nodes whose operands are there or come first in
+  // the sweep.
+  std::vector<Id> reachable(bool slab) const {
+    std::vector<bool> here(graph_.nodes.size(), false), convolved = here;
+    std::vector<Id> result;
+    bool has_conv = false;
+    for (Id id = 1; id < graph_.size(); ++id) {
+      const Node& node = graph_[id];
+      if (node.in.empty() || from_memory(id)) continue;
+      const bool conv = is(node, "conv_transpose");
+      bool possible = !(slab ? conv : needs_slab(node));
+      for (const Id in : node.in) {
+        if (in == kNone || from_memory(in)) continue;
+        possible = possible && here[in] && !ends_pass(graph_[in], slab);
+        convolved[id] = convolved[id] || convolved[in];
+      }
+      // One convolution a sweep: a second would need neighbours that other tiles hold.
+      if (!possible || (conv && (convolved[id] || has_conv))) continue;
+      has_conv = has_conv || conv;
+      convolved[id] = convolved[id] || conv;
+      here[id] = true;
+      result.push_back(id);
+    }
+    return result;
+  }
+
+  // Of `nodes`, those that lead to something new: a reduction or the output, or values not known before.
+  std::vector<Id> needed(const std::vector<Id>& nodes, bool slab) const {
+    std::vector<bool> keep(graph_.nodes.size(), false);
+    std::vector<Id> result;
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+      const bool fresh =
+          !known_[*it] && (*it == graph_.output || ends_pass(graph_[*it], slab) || feeds_later(*it, nodes));
+      if (!fresh && !keep[*it]) continue;
+      result.push_back(*it);
+      for (const Id in : graph_[*it].in) {
+        if (in != kNone && !from_memory(in)) keep[in] = true;
+      }
+    }
+    std::ranges::reverse(result);
+    return result;
+  }
+
+  bool feeds_later(Id id, const std::vector<Id>& nodes) const {
+    return std::ranges::any_of(readers_[id], [&](Id reader) {
+      return reader != kNone && !known_[reader] && std::ranges::find(nodes, reader) == nodes.end();
+    });
+  }
+
+  Pass fused_pass() {
+    Pass pass;
+    pass.nodes = needed(reachable(false), false);
+    const auto conv =
+        std::ranges::find_if(pass.nodes, [&](Id id) { return is(graph_[id], "conv_transpose"); });
+    if (conv != pass.nodes.end()) {
+      pass.conv = *conv;
+    } else {
+      pass.slab = true;
+      pass.nodes = needed(reachable(true), true);
+    }
+    if (pass.nodes.empty()) throw fail(Status::kInternal, "the plan cannot go on");
+    for (const Id id : pass.nodes) {
+      if (ends_pass(graph_[id], pass.slab)) pass.reductions.push_back(id);
+    }
+    return pass;
+  }
+
+  // One operation, its operands read from memory and its result written there.
+  Pass single_pass() {
+    Pass pass;
+    for (Id id = 1; id < graph_.size(); ++id) {
+      const Node& node = graph_[id];
+      if (node.in.empty() || from_memory(id)) continue;
+      pass.nodes = {id};
+      if (is(node, "conv_transpose")) pass.conv = id;
+      pass.slab = pass.conv == kNone;
+      wanted_ = id == graph_.output ? std::vector<Id>{} : std::vector<Id>{id};
+      break;
+    }
+    return pass;
+  }
+
+  // The pass is over but the pipeline is not: say why, and choose between storing what later passes read and
+  // computing it again.
+  void end(Pass& pass) {
+    if (!target_.fuse) {
+      pass.why = "one operation a pass";
+      return;
+    }
+    std::vector<Id> frontier;
+    for (const Id id : pass.nodes) {
+      if (!from_memory(id) && feeds_later(id, {})) frontier.push_back(id);
+    }
+    double bytes = 0, again = 0;
+    for (const Id id : frontier)
+      bytes += 8.0 * static_cast<double>(count(graph_[id].shape));  // written, then read
+    std::vector<bool> counted(graph_.nodes.size(), false);
+    auto recompute = [&](auto& self, Id id) -> void {
+      if (id == kNone || counted[id] || weights_[id]) return;
+      counted[id] = true;
+      if (memory_[id]) {
+        again += static_cast<double>(count(graph_[id].shape)) * 4 * target_.flops_per_byte;
+        return;
+      }
+      again += flops(graph_, id);
+      for (const Id in : graph_[id].in) self(self, in);
+    };
+    for (const Id id : frontier) recompute(recompute, id);
+    std::vector<std::string> names;
+    for (const Id id : pass.reductions) names.emplace_back(graph_[id].op->name);
+    pass.why = names.empty() ? "what follows needs more than a tile"
+                             : fmt::format("{} needs all of {}", fmt::join(names, ", "),
+                                           pass.slab ? "the batch" : "space");
+    if (frontier.empty()) return;
+    const bool store = bytes * target_.flops_per_byte <= again;
+    if (store) wanted_ = frontier;
+    pass.why +=
+        fmt::format("; {:.1f} MB are {} ({:.2f} ms-equivalents of moving against {:.2f} of computing)",
+                    bytes / 2e6, store ? "kept for the next pass" : "computed again",
+                    bytes * target_.flops_per_byte / 1e9, again / 1e9);
+  }
+
+  void finish(Pass& pass) const {
+    for (const Id id : pass.nodes) {
+      pass.flops += flops(graph_, id);
+      for (const Id in : graph_[id].in) {
+        if (in == kNone || weights_[in] || std::ranges::find(pass.nodes, in) != pass.nodes.end()) continue;
+        if (memory_[in] && std::ranges::find(pass.reads, in) == pass.reads.end()) pass.reads.push_back(in);
+      }
+    }
+    auto bytes = [&](Id id) {
+      const int64_t element = id == 0 || id == graph_.output ? size_of(dtype_) : 4;
+      return static_cast<double>(count(graph_[id].shape)) * static_cast<double>(element);
+    };
+    for (const Id id : pass.reads) pass.bytes += bytes(id);
+    for (const Id id : pass.writes) pass.bytes += bytes(id);
+    for (const Id id : pass.nodes) {  // full tensors among the parameters
+      for (const Id in : graph_[id].in) {
+        if (in != kNone && weights_[in])
+          pass.bytes += static_cast<double>(count(graph_[in].shape)) * size_of(dtype_);
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Target target_;
+  const Dtype dtype_;
+  const std::vector<bool> weights_;
+  const std::vector<std::vector<Id>> readers_;
+  std::vector<bool> memory_;  // in memory for the next pass to read
+  std::vector<bool> known_;   // computed by some pass
+  std::vector<Id> wanted_;    // to be stored by the pass that computes it first
+};
+
+// The output's own memory serves one stored value of the same shape, if the pass that writes the output reads
+// it voxel by voxel: float32 only, for 16-bit elements would round twice.
+std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
+  const Graph& graph = plan.graph;
+  std::vector<Place> places(graph.nodes.size());
+  places[0].kind = Place::Kind::kInput;
+  for (Id id = 0; id < graph.size(); ++id) {
+    if (plan.weights[id]) places[id].kind = Place::Kind::kWeights;
+  }
+  places[graph.output].kind = Place::Kind::kOutput;
+  bool output_lent = dtype != Dtype::kF32;
+  auto reserve = [&](Id id, int64_t element) {
+    if (places[id].kind != Place::Kind::kNowhere) return;
+    places[id] = {Place::Kind::kWorkspace, plan.workspace_bytes};
+    const int64_t bytes = checked_mul(count(graph[id].shape), element, "the workspace");
+    plan.workspace_bytes = checked_add(plan.workspace_bytes, (bytes + 63) / 64 * 64, "the workspace");
+  };
+  for (const Pass& pass : plan.passes) {
+    for (const Id id : pass.reductions) reserve(id, 8);
+    for (const Id id : pass.writes) {
+      if (id == graph.output) continue;
+      const Pass& last = plan.passes.back();
+      const bool lend = !output_lent && last.slab && graph[id].shape == graph[graph.output].shape &&
+                        std::ranges::find(last.reads, id) != last.reads.end();
+      if (lend) {
+        places[id].kind = Place::Kind::kOutput;
+        output_lent = true;
+      } else {
+        reserve(id, 4);
+      }
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+FusedPlan make_plan(const Graph& source, const Target& target, Dtype dtype) {
+  FusedPlan plan;
+  plan.source = source;
+  Rewritten rewritten = rewrite(source);
+  plan.graph = std::move(rewritten.graph);
+  plan.firings = std::move(rewritten.firings);
+  plan.weights = weight_side(plan.graph);
+  plan.passes = Planner(plan.graph, target, dtype).passes();
+  plan.places = place_values(plan, dtype);
+  plan.cost = plan_cost(plan, dtype);
+  return plan;
+}
+
+}  // namespace upweave

@@ -184,7 +184,7 @@ class Planner {
     const bool store = bytes * target_.flops_per_byte <= again;
     if (store) wanted_ = frontier;
     pass.why +=
-        fmt::format("; {:.1f} MB are {} ({:.2f} ms-equivalents of moving against {:.2f} of computing)",
+        fmt::format("; {:.1f} MB are {}: moving them costs as much as {:.1f} GFLOP, computing them {:.1f}",
                     bytes / 2e6, store ? "kept for the next pass" : "computed again",
                     bytes * target_.flops_per_byte / 1e9, again / 1e9);
   }

@@ -10,7 +10,8 @@ namespace upweave {
 
 Tensor load_tensor(const void* data, Dtype dtype, const Shape& shape) {
   Tensor tensor{shape, std::vector<double>(count(shape)), {}};
-  for (size_t i = 0; i < tensor.data.size(); ++i) tensor.data[i] = load_element(data, dtype, static_cast<int64_t>(i));
+  for (size_t i = 0; i < tensor.data.size(); ++i)
+    tensor.data[i] = load_element(data, dtype, static_cast<int64_t>(i));
   return tensor;
 }
 
@@ -53,7 +54,8 @@ namespace {
 
 class ReferenceProgram : public Program {
  public:
-  ReferenceProgram(std::shared_ptr<const FusedPlan> plan, Dtype dtype) : plan_(std::move(plan)), dtype_(dtype) {
+  ReferenceProgram(std::shared_ptr<const FusedPlan> plan, Dtype dtype)
+      : plan_(std::move(plan)), dtype_(dtype) {
     for (const Node& node : plan_->source.nodes) {
       if (!is(node, "param")) continue;
       parameters_.push_back({&node, bytes_});
@@ -78,11 +80,13 @@ class ReferenceProgram : public Program {
       tensors[node->name] = load_tensor(static_cast<const std::byte*>(packed) + offset, dtype_, node->shape);
     }
     const Tensor result = evaluate(graph, tensors);
-    for (size_t i = 0; i < result.data.size(); ++i) store_element(output, dtype_, static_cast<int64_t>(i), result.data[i]);
+    for (size_t i = 0; i < result.data.size(); ++i)
+      store_element(output, dtype_, static_cast<int64_t>(i), result.data[i]);
   }
 
   std::vector<std::string> describe() const override {
-    return {"reference: float64, one operation at a time as written; the passes above are what other engines do"};
+    return {
+        "reference: float64, one operation at a time as written; the passes above are what other engines do"};
   }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// The truth: float64, naive, one operation at a time, never optimised. Other engines are tested against it, and
-// any graph runs on it before it runs fast.
+// The truth: float64, naive, one operation at a time, never optimised. Other engines are tested against it,
+// and any graph runs on it before it runs fast.
 #include <map>
 #include <string>
 
@@ -12,7 +12,8 @@ Tensor load_tensor(const void* data, Dtype dtype, const Shape& shape);
 
 // Evaluates a graph that has shapes. With `rounding`, the result's `err` bounds elementwise how far an engine
 // that rounds so may be off; final rounding to the element type is not in it (see element_bound).
-Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors, const Rounding* rounding = nullptr);
+Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors,
+                const Rounding* rounding = nullptr);
 
 // What storing value v in `dtype` may add to an error.
 double element_bound(double v, double err, Dtype dtype);

@@ -1,16 +1,12 @@
 #pragma once
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
-// pipelines/*.upw as the build embeds them (cmake writes the definitions), in the order of their names.
+// pipelines/*.upw as the build embeds them: (the file's name without .upw, its lines `key: value`), by name.
 namespace upweave {
 
-struct CatalogFile {
-  std::string_view slug;     // the file's name without .upw
-  std::string_view content;  // lines `key: value`
-};
-
-extern const CatalogFile kCatalogFiles[];
-extern const size_t kCatalogFileCount;
+extern const std::pair<std::string_view, std::string_view> kCatalogFiles[];
+extern const std::size_t kCatalogFileCount;
 
 }  // namespace upweave

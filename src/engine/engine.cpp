@@ -27,4 +27,17 @@ void* Program::allocate(size_t bytes) const {
 
 void Program::release(void* p) const { std::free(p); }
 
+// A core's FMA peak over its share of the memory's rate, and a tensor core's.
+Target target_of(Engine engine) {
+  switch (engine) {
+    case Engine::kReference:
+      return {.flops_per_byte = 10, .fuse = true};
+    case Engine::kCpu:
+      return {.flops_per_byte = 10, .fuse = true};
+    case Engine::kCuda:
+      return {.flops_per_byte = 60, .fuse = true};
+  }
+  return {};
+}
+
 }  // namespace upweave

@@ -1,0 +1,110 @@
+#include "check.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "api/plan_impl.h"
+#include "base/dtype.h"
+#include "engine/reference/reference.h"
+
+namespace upweave::cli {
+namespace {
+
+// Normal numbers from the generator's bits alone: std::normal_distribution differs between libraries.
+class Normal {
+ public:
+  explicit Normal(uint64_t seed) : bits_(seed) {}
+  double operator()() {
+    const double u = uniform(), v = uniform();
+    return std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * v);
+  }
+
+ private:
+  double uniform() { return (static_cast<double>(bits_() >> 11) + 0.5) * 0x1p-53; }
+  std::mt19937_64 bits_;
+};
+
+struct Scale {
+  double mean, spread;
+};
+
+// Where a parameter is used says what it should look like: a kernel makes values of size 1 of an input of
+// size 1 (each output collects C_in * K / stride products), a norm's weight is near 1, everything else is
+// smaller.
+Scale scale_of(const Graph& graph, const std::string& name) {
+  for (const Node& user : graph.nodes) {
+    for (size_t slot = 1; slot < user.in.size(); ++slot) {
+      if (user.in[slot] == kNone || graph[user.in[slot]].name != name) continue;
+      if (is(user, "conv_transpose") && slot == 1) {
+        const Shape& kernel = graph[user.in[slot]].shape;
+        const size_t spatial = kernel.size() - 2;
+        const Shape stride = per_axis(user, "stride", spatial, 1);
+        double terms = static_cast<double>(kernel[0]);
+        for (size_t a = 0; a < spatial; ++a) {
+          terms *= std::max(1.0, static_cast<double>(kernel[a + 2]) / static_cast<double>(stride[a]));
+        }
+        return {0, 1 / std::sqrt(terms)};
+      }
+      if (slot == 1 && (is(user, "mul") || is(user, "div") || user.op->name.ends_with("norm")))
+        return {1, 0.25};
+      return {0, 0.5};
+    }
+  }
+  return {0, 1};
+}
+
+}  // namespace
+
+Case::Case(const Plan& p, uint64_t seed) : plan(p) {
+  const Dtype dtype = plan.impl().options().dtype;
+  const auto bytes = [&](const Shape& shape) { return static_cast<size_t>(count(shape) * size_of(dtype)); };
+  output.assign(bytes(plan.output_shape()), std::byte{0xff});
+  for (const auto& [name, shape] : plan.tensor_shapes()) {
+    const Scale scale = scale_of(plan.impl().plan().source, name);
+    uint64_t mixed = seed;  // a stream of its own for each name
+    for (const char c : name) mixed = mixed * 0x100000001b3 + static_cast<unsigned char>(c);
+    Normal normal(mixed);
+    std::vector<std::byte>& values = data[name];
+    values.resize(bytes(shape));
+    const int64_t n = count(shape);
+    for (int64_t i = 0; i < n; ++i)
+      store_element(values.data(), dtype, i, scale.mean + scale.spread * normal());
+  }
+}
+
+Tensors Case::tensors() const {
+  Tensors result;
+  for (const auto& [name, values] : data) result[name] = values.data();
+  return result;
+}
+
+Verdict compare(const Case& c) {
+  const PlanImpl& plan = c.plan.impl();
+  const Dtype dtype = plan.options().dtype;
+  Rounding rounding;
+  if (plan.options().precision == Precision::kFast) rounding.product = 0x1p-11;
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, values] : c.data) {
+    tensors[name] = load_tensor(values.data(), dtype, plan.shapes().at(name));
+  }
+  const Tensor want = evaluate(plan.plan().source, tensors, &rounding);
+  Verdict verdict;
+  verdict.elements = static_cast<int64_t>(want.data.size());
+  for (int64_t i = 0; i < verdict.elements; ++i) {
+    const double w = want.data[static_cast<size_t>(i)], got = load_element(c.output.data(), dtype, i);
+    const double bound = element_bound(w, want.err[static_cast<size_t>(i)], dtype);
+    double fraction = std::fabs(got - w) / bound;
+    if (got == w || (std::isnan(got) && std::isnan(w))) fraction = 0;
+    if (std::isnan(fraction)) fraction = std::numeric_limits<double>::infinity();
+    if (i > 0 && fraction <= verdict.worst) continue;
+    verdict.worst = fraction;
+    verdict.index = i;
+    verdict.got = got;
+    verdict.want = w;
+    verdict.bound = bound;
+  }
+  return verdict;
+}
+
+}  // namespace upweave::cli

@@ -1,0 +1,28 @@
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "request.h"
+
+namespace upweave::cli {
+
+void add_explain(CLI::App& app) {
+  auto request = std::make_shared<Request>();
+  CLI::App* command =
+      app.add_subcommand("explain", "Shows what becomes of a pipeline: laws, passes, operations, bytes");
+  add_pipeline(*command, *request);
+  add_sizes(*command, *request);
+  add_engine(*command, *request);
+  command->footer(
+      "Examples:\n"
+      "  upweave explain max-max-sum\n"
+      "  upweave explain layernorm-gelu-scaling --input 2x32x16x32x32 --set stride=2,1,2\n"
+      "  upweave explain 'conv_transpose kernel 64 k3 s2 p1 | max_pool 2 | gelu' --input 8x32x28x28\n"
+      "  upweave explain 'conv_transpose kernel | mul t:full' --input 1x3x8x8 --shape kernel=3x4x3x3\n"
+      "  upweave explain max-max-sum --json | jq .passes");
+  command->callback([request] {
+    const Plan plan = pipeline_of(*request).compile(shapes_of(*request, Size::kFull), options_of(*request));
+    fmt::print("{}\n", request->json ? plan.explain_json() : plan.explain());
+  });
+}
+
+}  // namespace upweave::cli

@@ -1,0 +1,38 @@
+#pragma once
+// What the commands have in common: which pipeline, at which sizes, on which engine.
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace upweave::cli {
+
+struct Request {
+  std::string pipeline;            // a name or a text
+  std::vector<std::string> set;    // name=value
+  std::vector<std::string> shape;  // name=2x3x4
+  std::string input;               // 2x32x16x32x32
+  std::string dtype, engine = "cpu", precision = "strict", algorithm = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+void add_pipeline(CLI::App& command, Request& request);  // NAME_OR_TEXT, --set
+void add_sizes(CLI::App& command, Request& request);     // --input, --shape
+void add_engine(CLI::App& command, Request& request);    // --engine, --dtype, --precision, ...
+
+// The catalog's entry if the request names one, by its name or a part that only one of them has.
+const CatalogEntry* entry_of(const Request& request);
+Pipeline pipeline_of(const Request& request);
+Options options_of(const Request& request);
+
+// How large a named pipeline is when nobody says.
+enum class Size { kFull, kHalf, kSmall };
+Shapes shapes_of(const Request& request, Size size);
+
+std::pair<std::string, std::string> split_pair(const std::string& text, const char* option);
+Shape parse_shape(const std::string& text, const char* option);
+Dtype parse_dtype(const std::string& name);
+
+}  // namespace upweave::cli

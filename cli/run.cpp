@@ -1,0 +1,115 @@
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/dtype.h"
+#include "commands.h"
+#include "graph/graph.h"
+#include "io/npy.h"
+#include "plan/explain.h"
+#include "print.h"
+#include "request.h"
+
+namespace upweave::cli {
+namespace {
+
+struct RunRequest : Request {
+  std::string input_file, output_file;
+  std::vector<std::string> params;
+};
+
+// The array's elements as `dtype`, rounded once where that is narrower.
+std::vector<std::byte> convert(NpyArray array, Dtype dtype) {
+  if (array.dtype == dtype) return std::move(array.data);
+  const int64_t n = count(array.shape);
+  std::vector<std::byte> result(static_cast<size_t>(n * size_of(dtype)));
+  for (int64_t i = 0; i < n; ++i)
+    store_element(result.data(), dtype, i, load_element(array.data.data(), array.dtype, i));
+  return result;
+}
+
+void run(const RunRequest& request) {
+  Progress progress;
+  const Pipeline pipeline = pipeline_of(request);
+  Options options = options_of(request);
+  std::optional<Dtype> as_u2;
+  if (options.dtype == Dtype::kF16 || options.dtype == Dtype::kBF16) as_u2 = options.dtype;
+
+  std::map<std::string, NpyArray> arrays;
+  const auto read = [&](const std::string& name, const std::string& path) {
+    progress.say("reading " + path);
+    if (!arrays.emplace(name, read_npy(path, as_u2)).second) throw invalid("--param {} is given twice", name);
+  };
+  read("input", request.input_file);
+  const auto names = pipeline.parameters();
+  for (const std::string& text : request.params) {
+    const auto [name, path] = split_pair(text, "--param");
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      throw invalid("--param {} is none of the pipeline's parameters: {}", name, fmt::join(names, ", "));
+    }
+    read(name, path);
+  }
+  for (const std::string& name : names) {
+    if (!arrays.contains(name)) throw invalid("parameter {} is missing: add --param {}=FILE.npy", name, name);
+  }
+  if (request.dtype.empty()) options.dtype = arrays.at("input").dtype;
+
+  Shapes shapes;
+  for (const auto& [name, array] : arrays) shapes[name] = array.shape;
+  progress.say("compiling");
+  const Plan plan = pipeline.compile(shapes, options);
+  std::map<std::string, std::vector<std::byte>> data;
+  Tensors tensors;
+  for (auto& [name, array] : arrays)
+    tensors[name] = (data[name] = convert(std::move(array), options.dtype)).data();
+  std::vector<std::byte> output(static_cast<size_t>(count(plan.output_shape()) * size_of(options.dtype)));
+
+  progress.say("running");
+  const auto start = std::chrono::steady_clock::now();
+  plan.run(tensors, output.data());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  progress.say("writing " + request.output_file);
+  write_npy(request.output_file, plan.output_shape(), options.dtype, output.data());
+  progress.clear();
+  if (request.json) {
+    const nlohmann::json facts = {{"output", request.output_file},
+                                  {"shape", plan.output_shape()},
+                                  {"dtype", name_of(options.dtype)},
+                                  {"engine", request.engine},
+                                  {"seconds", seconds},
+                                  {"workspace_bytes", plan.workspace_bytes()}};
+    fmt::print("{}\n", facts.dump(2));
+  } else {
+    fmt::print("{}: {} {}, {} on {}\n", request.output_file, to_string(plan.output_shape()),
+               name_of(options.dtype), time_text(seconds), request.engine);
+  }
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto request = std::make_shared<RunRequest>();
+  CLI::App* command = app.add_subcommand("run", "Runs a pipeline on tensors from .npy files");
+  add_pipeline(*command, *request);
+  command->add_option("--input", request->input_file, "The input tensor")->required()->type_name("FILE.npy");
+  command->add_option("--param", request->params, "A parameter: kernel=k.npy")
+      ->type_name("NAME=FILE.npy")
+      ->allow_extra_args(false);
+  command->add_option("--output", request->output_file, "Where the result goes, whole or not at all")
+      ->required()
+      ->type_name("FILE.npy");
+  add_engine(*command, *request);
+  command->footer(
+      "Sizes come from the tensors. The element type is the input's; --dtype converts, and says what files "
+      "of\n"
+      "two-byte integers hold.\n"
+      "Examples:\n"
+      "  upweave run max-max-sum --input x.npy --param kernel=k.npy --param conv_bias=b.npy --output y.npy\n"
+      "  upweave run layernorm-gelu-scaling --input x.npy --param kernel=k.npy --set stride=2,2,2 --set "
+      "padding=1 \\\n"
+      "      --set scaling_factor=0.5 --output y.npy --threads 2\n"
+      "  upweave run 'conv_transpose kernel s2 | relu' --input x.npy --param kernel=k.npy --output y.npy "
+      "--dtype bf16");
+  command->callback([request] { run(*request); });
+}
+
+}  // namespace upweave::cli

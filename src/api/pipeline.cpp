@@ -1,0 +1,56 @@
+#include "api/plan_impl.h"
+#include "api/settings.h"
+#include "graph/text.h"
+
+namespace upweave {
+namespace {
+
+void check(const Options& options) {
+  if (options.threads < 0) throw invalid("threads is {}; it must be at least 0 (0: all)", options.threads);
+  if (options.dtype == Dtype::kF64 && options.engine != Engine::kReference) {
+    throw fail(Status::kUnsupported, "dtype is f64, which runs on the reference engine only");
+  }
+}
+
+Pipeline parse_with(std::string_view text, const Settings& settings) {
+  return Pipeline(std::make_shared<const Graph>(parse_text(text, settings)));
+}
+
+}  // namespace
+
+Pipeline Pipeline::parse(std::string_view text, const Settings& settings) {
+  return with_memory("parse", [&] {
+    Settings known;  // every $name of the text: anything else that is given is a mistake
+    for (const auto& name : setting_names(text)) {
+      if (const auto it = settings.find(name); it != settings.end()) known[name] = it->second;
+    }
+    return parse_with(text, merge_settings(known, settings, 3));
+  });
+}
+
+Pipeline Pipeline::named(std::string_view slug, const Settings& settings) {
+  return with_memory("parse", [&] {
+    for (const CatalogEntry& entry : catalog()) {
+      if (entry.slug != slug) continue;
+      const Settings merged = merge_settings(entry.settings, settings, entry.shapes.at("input").size() - 2);
+      check_unused(entry.text, merged);
+      return parse_with(entry.text, merged);
+    }
+    throw invalid("pipeline '{}' is none that comes with the library (`upweave list` shows them)", slug);
+  });
+}
+
+std::string Pipeline::text() const { return print_text(*graph_); }
+
+std::vector<std::string> Pipeline::parameters() const { return parameter_names(*graph_); }
+
+Plan Pipeline::compile(const Shapes& shapes, const Options& options) const {
+  return with_memory("compile", [&] {
+    check(options);
+    auto plan = std::make_shared<const FusedPlan>(
+        make_plan(infer(*graph_, shapes), target_of(options.engine), options.dtype));
+    return Plan(std::make_shared<const PlanImpl>(std::move(plan), options));
+  });
+}
+
+}  // namespace upweave

@@ -1,0 +1,81 @@
+#pragma once
+// What a Plan and its Weights hold. Both are immutable; the only thing that changes is the spare scratch
+// block, which one run at a time takes and gives back.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace upweave {
+
+class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
+ public:
+  PlanImpl(std::shared_ptr<const FusedPlan> plan, const Options& options);
+  ~PlanImpl();
+  PlanImpl(const PlanImpl&) = delete;
+  PlanImpl& operator=(const PlanImpl&) = delete;
+
+  const FusedPlan& plan() const { return *plan_; }
+  const Options& options() const { return options_; }
+  const Shape& output_shape() const { return output_shape_; }
+  const Shapes& shapes() const { return shapes_; }
+  bool empty() const { return !program_; }  // an empty batch: there is nothing to run
+  size_t workspace_bytes() const { return packed_bytes_ + scratch_bytes_; }
+  std::vector<std::string> describe() const;
+
+  void run(const Tensors& tensors, void* output, void* workspace, void* stream) const;
+  std::shared_ptr<const WeightsImpl> pack(const Tensors& parameters, void* stream) const;
+  void run(const WeightsImpl& weights, const void* input, void* output, void* workspace, void* stream) const;
+
+ private:
+  friend class WeightsImpl;
+  class Scratch;
+
+  void* allocate(size_t bytes, const char* what) const;
+  void check_names(const Tensors& tensors, bool with_input) const;
+  void check_tensor(const std::string& name, const void* data) const;
+  void check_output(const void* output) const;
+  void check_apart(const std::string& name, const void* data, const void* output) const;
+  void check_workspace(const void* workspace) const;
+  std::vector<const void*> ordered(const Tensors& tensors) const;
+
+  std::shared_ptr<const FusedPlan> plan_;
+  Options options_;
+  std::unique_ptr<const Program> program_;
+  std::vector<std::string> parameters_;  // in the order in which the program wants them
+  Shapes shapes_;
+  Shape output_shape_;
+  size_t packed_bytes_ = 0, scratch_bytes_ = 0;  // a workspace holds the packed weights, then the scratch
+  mutable std::atomic<void*> spare_{nullptr};
+};
+
+class WeightsImpl {
+ public:
+  WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& parameters, void* stream);
+  ~WeightsImpl();
+  WeightsImpl(const WeightsImpl&) = delete;
+  WeightsImpl& operator=(const WeightsImpl&) = delete;
+
+  const PlanImpl* owner() const { return owner_.get(); }
+  const void* packed() const { return packed_; }
+
+ private:
+  std::shared_ptr<const PlanImpl> owner_;
+  void* packed_ = nullptr;
+};
+
+// Memory that cannot be had is an Error like any other: `what` says who asked.
+template <class F>
+auto with_memory(const char* what, F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    throw fail(Status::kMemory, "{}: the memory it needs cannot be had", what);
+  } catch (const std::length_error&) {  // a vector asked for more than the address space
+    throw fail(Status::kMemory, "{}: the memory it needs cannot be had", what);
+  }
+}
+
+}  // namespace upweave

@@ -287,6 +287,60 @@ TEST_P(ConvOnTarget, DirectBitsDoNotDependOnTheBox) {
   }
 }
 
+// Toom-Cook's error is bounded by that of its own sums: with |A|, |G|, |B| in place of A, G, B the same
+// formula bounds the magnitudes that are rounded, and each term is rounded at most c_in times in the product
+// and once an addition in the transforms.
+struct ToomCase {
+  ConvShape shape;
+  Extents tile;
+};
+
+ToomCase random_toom(Random& random) {
+  for (;;) {
+    ToomCase c;
+    c.shape.c_in = random.between(1, 40);
+    c.shape.c_out = random.between(1, 70);
+    const int64_t rank = random.between(1, 3);
+    for (int64_t a = 3 - rank; a < 3; ++a) {
+      ConvShape& s = c.shape;
+      s.kernel[a] = random.between(1, 5);
+      s.stride[a] = random.between(1, 2);
+      s.in[a] = random.between(1, 9);
+      const int64_t reach = (s.in[a] - 1) * s.stride[a] + s.kernel[a];
+      s.padding[a] = random.between(0, std::min<int64_t>(2, (reach - 1) / 2));
+      s.out[a] = reach - 2 * s.padding[a] + random.between(0, s.stride[a] - 1);
+      c.tile[a] = random.between(1, 4);
+    }
+    for (int64_t a = 0; a < 3 - rank; ++a) c.tile[a] = 1;
+    try {
+      make_toom_conv(c.shape, c.tile);
+      return c;
+    } catch (const Error& e) {
+      if (e.status() != Status::kUnsupported) throw;
+    }
+  }
+}
+
+TEST_P(ConvOnTarget, ToomIsAboutRight) {
+  Random random(seed() + 3);
+  for (int n = 0; n < effort(60); ++n) {
+    const ToomCase c = random_toom(random);
+    SCOPED_TRACE(text(c.shape) + fmt::format(" tile {}x{}x{}", c.tile[0], c.tile[1], c.tile[2]));
+    const Problem p = random_problem(random, c.shape, Dtype::kF32);
+    const Packed conv(p, make_toom_conv(c.shape, c.tile));
+    const Result r = conv.compute(whole(c.shape));
+    for (int64_t i = 0; i < r.box.count(); ++i) {
+      const Extents at = position(r.box, i), o = output_of(r.box, at);
+      for (int64_t ch = 0; ch < c.shape.c_out; ++ch) {
+        const Sum sum = naive(p, ch, o);
+        ASSERT_NEAR(r.at(at)[ch], sum.value, 1e-4) << o[0] << " " << o[1] << " " << o[2] << " " << ch;
+      }
+    }
+    expect_same_bits(conv, c.shape, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(ConvShapes, NonsenseIsRefused) {
   ConvShape s;
   s.c_in = 3, s.c_out = 4, s.groups = 2;

@@ -1,0 +1,214 @@
+// The transforms of Toom-Cook, one axis at a time, on vectors of channels. Points come in pairs +-p: the even
+// and the odd half of a row's terms are summed once for both.
+#include <cmath>
+
+#include "engine/cpu/conv_toom.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/cpu/conv_toom_ops.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace upweave::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+using I = hn::RebindToSigned<D>;
+
+// Sum over j = First, First + Step, ... < N of c(j)*x[j], c known to the compiler: terms with c = 0 vanish, c
+// = 1 add.
+template <class C, int First, int Step, int N>
+struct Terms {
+  static constexpr float c = First < N ? static_cast<float>(C::at(First)) : 0;
+  static constexpr bool empty = (First >= N || c == 0) && [] {
+    if constexpr (First < N) return Terms<C, First + Step, Step, N>::empty;
+    return true;
+  }();
+  static HWY_INLINE V Sum(const V* x) {
+    const D d;
+    using Rest = Terms<C, First + Step, Step, N>;
+    if constexpr (c == 0)
+      return Rest::Sum(x);
+    else if constexpr (Rest::empty)
+      return c == 1 ? x[First] : hn::Mul(hn::Set(d, c), x[First]);
+    else if constexpr (c == 1)
+      return hn::Add(x[First], Rest::Sum(x));
+    else if constexpr (c == -1)
+      return hn::Sub(Rest::Sum(x), x[First]);
+    else
+      return hn::MulAdd(hn::Set(d, c), x[First], Rest::Sum(x));
+  }
+};
+
+template <int N, int P>
+struct BtRow {
+  static constexpr double at(int j) { return ToomAxis{2, N - 1}.bt(P, j); }
+};
+
+// Finite points from P on: a lone zero, else a pair.
+template <int N, int P>
+HWY_INLINE void BtRows(const V* x, V* y) {
+  if constexpr (P == N - 1 || toom_point(N, P) == 0) {
+    y[P] = Terms<BtRow<N, P>, 0, 1, N>::Sum(x);
+    if constexpr (P < N - 1) BtRows<N, P + 1>(x, y);
+  } else {
+    const V even = Terms<BtRow<N, P>, 0, 2, N>::Sum(x), odd = Terms<BtRow<N, P>, 1, 2, N>::Sum(x);
+    y[P] = hn::Add(even, odd);
+    // N_p is monic of degree n - 2: of p and -p, the terms of that parity agree and the others change sign.
+    y[P + 1] = N % 2 == 0 ? hn::Sub(even, odd) : hn::Sub(odd, even);
+    BtRows<N, P + 2>(x, y);
+  }
+}
+
+// Each kind of transform says what happens to one vector of every row.
+template <int N>
+struct InputRows {
+  static HWY_INLINE void Apply(const float* HWY_RESTRICT from, int64_t from_step, float* HWY_RESTRICT to,
+                               int64_t to_step) {
+    const D d;
+    V x[N], y[N];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) x[j] = hn::LoadU(d, from + j * from_step);
+    BtRows<N, 0>(x, y);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) hn::StoreU(y[j], d, to + j * to_step);
+  }
+};
+
+template <int M, int N, int Row>
+struct AtRow {  // over the sums (even rows) or differences (odd rows) of pairs; zero and infinity stand for
+                // themselves
+  static constexpr double at(int p) {
+    const bool second = N > 2 && p < N - 1 && p % 2 != (N % 2 == 0 ? 1 : 0) && toom_point(N, p) != 0;
+    return second ? 0 : ToomAxis{M, N - M + 1}.at(Row, p);
+  }
+};
+
+template <int M, int N, int Row>
+HWY_INLINE void AtRows(const V* sum, const V* difference, V* y) {
+  y[Row] = Terms<AtRow<M, N, Row>, 0, 1, N>::Sum(Row % 2 == 0 ? sum : difference);
+  if constexpr (Row + 1 < M) AtRows<M, N, Row + 1>(sum, difference, y);
+}
+
+template <int M, int N>
+struct OutputRows {
+  static HWY_INLINE void Apply(const float* HWY_RESTRICT from, int64_t from_step, float* HWY_RESTRICT to,
+                               int64_t to_step) {
+    const D d;
+    V sum[N], difference[N], y[M];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) sum[j] = difference[j] = hn::LoadU(d, from + j * from_step);
+#pragma GCC unroll 8
+    for (int j = N % 2 == 0 ? 1 : 0; j + 1 < N - 1; j += 2) {
+      const V a = sum[j], b = sum[j + 1];
+      sum[j] = hn::Add(a, b);
+      difference[j] = hn::Sub(a, b);
+    }
+    AtRows<M, N, 0>(sum, difference, y);
+#pragma GCC unroll 8
+    for (int j = 0; j < M; ++j) hn::StoreU(y[j], d, to + j * to_step);
+  }
+};
+
+// F(1, r): the products of its taps are summed.
+template <int N>
+struct SumRows {
+  static HWY_INLINE void Apply(const float* HWY_RESTRICT from, int64_t from_step, float* HWY_RESTRICT to,
+                               int64_t) {
+    const D d;
+    V sum = hn::LoadU(d, from);
+#pragma GCC unroll 8
+    for (int j = 1; j < N; ++j) sum = hn::Add(sum, hn::LoadU(d, from + j * from_step));
+    hn::StoreU(sum, d, to);
+  }
+};
+
+template <class Rows>
+HWY_ATTR void Pass(const AxisPass& p) {
+  const AxisPass pass = p;  // a copy that no store can touch
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  for (int64_t r = 0; r < pass.repeat; ++r) {
+    const float* from = pass.from + r * pass.from_next;
+    float* to = pass.to + r * pass.to_next;
+    for (int64_t i = 0; i < pass.count; i += lanes)
+      Rows::Apply(from + i, pass.from_step, to + i, pass.to_step);
+  }
+}
+
+HWY_ATTR void Copy(const AxisPass& p, int n) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < p.repeat; ++r) {
+    for (int j = 0; j < n; ++j) {
+      const float* from = p.from + r * p.from_next + j * p.from_step;
+      float* to = p.to + r * p.to_next + j * p.to_step;
+      for (int64_t i = 0; i < p.count; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+    }
+  }
+}
+
+// Magnitudes order as their bit patterns do, NaN above infinity.
+HWY_ATTR float Magnitude(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count) {
+  const D d;
+  const I di;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto most = hn::Zero(di);
+  for (int a = 0; a < n[0]; ++a) {
+    for (int b = 0; b < n[1]; ++b) {
+      for (int c = 0; c < n[2]; ++c) {
+        const float* row = x + a * step[0] + b * step[1] + c * step[2];
+        for (int64_t i = 0; i < count; i += lanes) {
+          most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, row + i))));
+        }
+      }
+    }
+  }
+  const float bits = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, most)));
+  return bits == bits ? bits : HUGE_VALF;
+}
+
+HWY_ATTR const ToomOps& GetToomOps() {
+  static const ToomOps ops = [] {
+    ToomOps t = {};
+    t.copy = Copy;
+    t.input[3] = Pass<InputRows<3>>;
+    t.input[4] = Pass<InputRows<4>>;
+    t.input[5] = Pass<InputRows<5>>;
+    t.input[6] = Pass<InputRows<6>>;
+    t.input[7] = Pass<InputRows<7>>;
+    t.input[8] = Pass<InputRows<8>>;
+    t.output[1][2] = Pass<SumRows<2>>;
+    t.output[1][3] = Pass<SumRows<3>>;
+    t.output[1][4] = Pass<SumRows<4>>;
+    t.output[1][5] = Pass<SumRows<5>>;
+    t.output[2][3] = Pass<OutputRows<2, 3>>;
+    t.output[2][4] = Pass<OutputRows<2, 4>>;
+    t.output[2][5] = Pass<OutputRows<2, 5>>;
+    t.output[2][6] = Pass<OutputRows<2, 6>>;
+    t.output[3][4] = Pass<OutputRows<3, 4>>;
+    t.output[3][5] = Pass<OutputRows<3, 5>>;
+    t.output[3][6] = Pass<OutputRows<3, 6>>;
+    t.output[3][7] = Pass<OutputRows<3, 7>>;
+    t.output[4][5] = Pass<OutputRows<4, 5>>;
+    t.output[4][6] = Pass<OutputRows<4, 6>>;
+    t.output[4][7] = Pass<OutputRows<4, 7>>;
+    t.output[4][8] = Pass<OutputRows<4, 8>>;
+    t.magnitude = Magnitude;
+    return t;
+  }();
+  return ops;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace upweave::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace upweave::cpu {
+HWY_EXPORT(GetToomOps);
+const ToomOps& toom_ops() { return HWY_DYNAMIC_DISPATCH(GetToomOps)(); }
+}  // namespace upweave::cpu
+#endif

@@ -1,0 +1,75 @@
+// Upweave as a contender.
+//   upweave SLUG FOLDER BATCH DTYPE ALGORITHM THREADS    reads FOLDER/<tensor>.bin, writes FOLDER/<name>.bin,
+//   serves
+// Weights are packed at every run, as a caller of the five C functions would have it, unless PACK=once is
+// set.
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <upweave/upweave.hpp>
+#include <vector>
+
+#include "worker.h"
+
+namespace {
+
+std::vector<char> load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 7) {
+    std::fprintf(stderr, "usage: upweave SLUG FOLDER BATCH f32|f16|bf16 auto|direct THREADS\n");
+    return 2;
+  }
+  const std::string slug = argv[1], folder = argv[2], dtype = argv[4], algorithm = argv[5];
+  upweave::Options options;
+  options.dtype = dtype == "f32"   ? upweave::Dtype::kF32
+                  : dtype == "f16" ? upweave::Dtype::kF16
+                                   : upweave::Dtype::kBF16;
+  options.algorithm = algorithm == "direct" ? upweave::Algorithm::kDirect : upweave::Algorithm::kAuto;
+  options.threads = std::atoi(argv[6]);
+
+  upweave::Shapes shapes;
+  for (const auto& entry : upweave::catalog()) {
+    if (entry.slug == slug) shapes = entry.shapes;
+  }
+  shapes.at("input")[0] = std::atoi(argv[3]);
+  std::map<std::string, std::vector<char>> data;
+  upweave::Tensors tensors;
+  const upweave::Pipeline pipeline = upweave::Pipeline::named(slug);
+  for (const std::string& name : pipeline.parameters()) data[name] = load(folder + "/" + name + ".bin");
+  data["input"] = load(folder + "/input.bin");
+  for (const auto& [name, bytes] : data) tensors[name] = bytes.data();
+
+  const double start = peers::now_ms();
+  const upweave::Plan plan = pipeline.compile(shapes, options);
+  size_t elements = 1;
+  for (const int64_t extent : plan.output_shape()) elements *= static_cast<size_t>(extent);
+  const size_t bytes = elements * (dtype == "f32" ? 4 : 2);
+  void* output = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  std::memset(output, 0x7f, bytes);
+  upweave::Tensors parameters = tensors;
+  parameters.erase("input");
+  const upweave::Weights weights = plan.pack(parameters);
+  std::fprintf(stderr, "plan and pack: %.1f ms\n", peers::now_ms() - start);
+  void* workspace = std::aligned_alloc(64, (plan.workspace_bytes() + 63) / 64 * 64 + 64);
+  const bool once = std::getenv("PACK") && std::string(std::getenv("PACK")) == "once";
+  auto run = [&] {
+    if (once)
+      plan.run(weights, tensors["input"], output, workspace);
+    else
+      plan.run(tensors, output, workspace);
+  };
+  run();
+  std::ofstream(folder + "/upweave-" + dtype + "-" + algorithm + ".bin", std::ios::binary)
+      .write(static_cast<char*>(output), bytes);
+  peers::serve(run);
+} catch (const upweave::Error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 2;
+}

@@ -1,0 +1,44 @@
+#pragma once
+// The protocol of a benchmark contender: a process that prepares one pipeline, writes its output once for
+// checking, then runs when told to. bench/cpu.py talks to it in lines:
+//   -> run N      <- N times in milliseconds, one line
+//   -> memory     <- peak resident set in MB
+// Contenders are processes of their own so that no thread pool spins beside another one's work.
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <string>
+
+namespace peers {
+
+inline double now_ms() {
+  using namespace std::chrono;
+  return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
+}
+
+inline void serve(const std::function<void()>& run) {
+  std::printf("ready\n");
+  std::fflush(stdout);
+  std::string word;
+  while (std::cin >> word) {
+    if (word == "run") {
+      int n = 0;
+      std::cin >> n;
+      for (int i = 0; i < n; ++i) {
+        const double start = now_ms();
+        run();
+        std::printf("%.6f%s", now_ms() - start, i + 1 < n ? " " : "\n");
+      }
+    } else if (word == "memory") {
+      rusage usage;
+      getrusage(RUSAGE_SELF, &usage);
+      std::printf("%.1f\n", static_cast<double>(usage.ru_maxrss) / 1024);
+    }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace peers

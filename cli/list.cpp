@@ -42,12 +42,12 @@ void list_pipelines(bool json) {
     fmt::print("{}\n", all.dump(2));
     return;
   }
-  std::vector<std::vector<std::string>> rows = {{"name", "input", "pipeline"}};
-  for (const auto& entry : catalog())
-    rows.push_back({entry.slug, to_string(entry.shapes.at("input")), entry.text});
-  print_table(rows);
-  fmt::print("\nTry: upweave explain {}\n     upweave list --operations\n",
-             catalog().empty() ? "" : catalog()[0].slug);
+  for (const auto& entry : catalog()) {
+    fmt::print("{}\n    {}\n    input {}", entry.slug, entry.text, to_string(entry.shapes.at("input")));
+    for (const auto& [name, value] : entry.settings) fmt::print(", {} {}", name, value);
+    fmt::print("\n");
+  }
+  fmt::print("\nTry: upweave explain max-max-sum\n     upweave list --operations\n");
 }
 
 }  // namespace

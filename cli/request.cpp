@@ -81,20 +81,27 @@ void add_engine(CLI::App& command, Request& request) {
 
 const CatalogEntry* entry_of(const Request& request) {
   const std::string& word = request.pipeline;
-  const CatalogEntry* found = nullptr;
-  std::string candidates;
+  std::vector<const CatalogEntry*> found;
   for (const CatalogEntry& entry : catalog()) {
     if (entry.slug == word) return &entry;
-    if (!looks_like_name(word) || entry.slug.find(word) == entry.slug.npos) continue;
-    candidates += (found ? ", " : "") + entry.slug;
-    found = found ? found : &entry;
+    if (looks_like_name(word) && entry.slug.find(word) != entry.slug.npos) found.push_back(&entry);
   }
-  if (candidates.find(',') != candidates.npos)
-    throw invalid("'{}' is part of several names: {}", word, candidates);
-  if (!found && looks_like_name(word))
-    throw invalid("no pipeline is called '{}'; `upweave list` shows them", word);
-  return found;
+  // The five come before the chains that resemble them.
+  if (std::count_if(found.begin(), found.end(), [](auto* entry) { return is_one_of_five(*entry); }) == 1) {
+    std::erase_if(found, [](auto* entry) { return !is_one_of_five(*entry); });
+  }
+  if (found.empty()) {
+    if (looks_like_name(word)) throw invalid("no pipeline is called '{}'; `upweave list` shows them", word);
+    return nullptr;
+  }
+  if (found.size() > 1) {
+    throw invalid("'{}' is part of {} names, among them {} and {}", word, found.size(), found[0]->slug,
+                  found[1]->slug);
+  }
+  return found[0];
 }
+
+bool is_one_of_five(const CatalogEntry& entry) { return entry.slug.starts_with("conv-transpose"); }
 
 Pipeline pipeline_of(const Request& request) {
   Settings settings;

@@ -24,6 +24,7 @@ void add_engine(CLI::App& command, Request& request);    // --engine, --dtype, -
 
 // The catalog's entry if the request names one, by its name or a part that only one of them has.
 const CatalogEntry* entry_of(const Request& request);
+bool is_one_of_five(const CatalogEntry& entry);  // the pipelines with a C function of their own
 Pipeline pipeline_of(const Request& request);
 Options options_of(const Request& request);
 

@@ -139,6 +139,9 @@ TEST_P(Errors, MemoryThatCannotBeHad) {
   call["kernel_h"] = call["kernel_w"] = 128;  // 2^56 weights, which must be packed before anything is read
   call["batch_size"] = 1;
   if (has(call.f, "num_groups")) call["num_groups"] = 1;
+  for (size_t i = 0; i < call.pointers.size(); ++i) {  // far apart, and never followed
+    call.pointers[i] = reinterpret_cast<const void*>((i + 1) << 60);
+  }
   expect_error(call, {"cannot be had"}, UPWEAVE_MEMORY);
 }
 

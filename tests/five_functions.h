@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -27,6 +28,8 @@ struct Function {
   Caller<upweave_status> call;  // one of f32, f16, bf16
   Caller<void> call_solution;   // the `solution` of a shared object
   void *f32, *f16, *bf16;
+
+  friend void PrintTo(const Function& f, std::ostream* os) { *os << f.slug; }
 
   size_t& size(std::vector<size_t>& values, const std::string& name) const {
     return values.at(static_cast<size_t>(std::find(sizes.begin(), sizes.end(), name) - sizes.begin()));

@@ -1,0 +1,111 @@
+// The five functions in all element types, and the five shared objects, held against the reference.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+
+#include "api/plan_impl.h"
+#include "base/dtype.h"
+#include "engine/reference/reference.h"
+#include "five_functions.h"
+
+namespace upweave {
+namespace {
+
+using testing::Function;
+
+// Signed data of a case, the answer of the reference with its bounds, and a poisoned output.
+struct Case {
+  Case(const Function& function, Dtype type) : f(function), dtype(type) {
+    const Shapes shapes = testing::shapes_of(f, f.size_values);
+    const Plan plan = Pipeline::parse(testing::text_of(f, f.size_values, f.real_values))
+                          .compile(shapes, {.dtype = dtype, .engine = Engine::kReference});
+    std::mt19937 bits(7);
+    std::map<std::string, Tensor> tensors;
+    for (const std::string& name : f.tensors) {
+      const Shape& shape = shapes.at(name);
+      data.emplace_back(static_cast<size_t>(count(shape) * size_of(dtype)));
+      for (int64_t i = 0; i < count(shape); ++i) {
+        store_element(data.back().data(), dtype, i, (static_cast<double>(bits()) * 0x1p-31 - 1) * 1.2);
+      }
+      pointers.push_back(data.back().data());
+      tensors[name] = load_tensor(data.back().data(), dtype, shape);
+    }
+    const Rounding rounding;
+    want = evaluate(plan.impl().plan().source, tensors, &rounding);
+    output.assign(want.data.size() * static_cast<size_t>(size_of(dtype)) + kGuard, std::byte{0xff});
+  }
+
+  void check() const {
+    for (size_t i = 0; i < want.data.size(); ++i) {
+      const double got = load_element(output.data(), dtype, static_cast<int64_t>(i));
+      ASSERT_LE(std::fabs(got - want.data[i]), element_bound(want.data[i], want.err[i], dtype))
+          << f.slug << " element " << i << ": " << got << " for " << want.data[i];
+    }
+    for (size_t i = output.size() - kGuard; i < output.size(); ++i) ASSERT_EQ(output[i], std::byte{0xff});
+  }
+
+  static constexpr size_t kGuard = 64;
+  const Function& f;
+  Dtype dtype;
+  std::vector<std::vector<std::byte>> data;
+  std::vector<const void*> pointers;
+  Tensor want;
+  std::vector<std::byte> output;
+};
+
+class Five : public ::testing::TestWithParam<Function> {};
+
+TEST_P(Five, FunctionsAgreeWithTheReference) {
+  const Function& f = GetParam();
+  for (const auto& [function, dtype] :
+       {std::pair{f.f32, Dtype::kF32}, {f.f16, Dtype::kF16}, {f.bf16, Dtype::kBF16}}) {
+    Case c(f, dtype);
+    ASSERT_EQ(f.call(function, c.pointers, c.output.data(), f.size_values, f.real_values), UPWEAVE_OK)
+        << upweave_last_error();
+    c.check();
+    const auto first = c.output;  // from the cache: the same bits
+    ASSERT_EQ(f.call(function, c.pointers, c.output.data(), f.size_values, f.real_values), UPWEAVE_OK);
+    EXPECT_EQ(c.output, first);
+  }
+}
+
+TEST_P(Five, SolutionsAgreeWithTheReference) {
+  const Function& f = GetParam();
+  const std::string path = std::string(UPWEAVE_BINARY_DIR) + "/solutions/" + f.slug + ".so";
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  void* solution = dlsym(library, "solution");
+  ASSERT_NE(solution, nullptr) << dlerror();
+  EXPECT_EQ(dlsym(library, "upweave_version"), nullptr);  // it exports nothing else
+  Case c(f, Dtype::kF32);
+  f.call_solution(solution, c.pointers, c.output.data(), f.size_values, f.real_values);
+  c.check();
+}
+
+TEST_P(Five, SolutionsSayWhatIsWrongAndLeaveTheOutputAlone) {
+  const Function& f = GetParam();
+  const std::string path = std::string(UPWEAVE_BINARY_DIR) + "/solutions/" + f.slug + ".so";
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  Case c(f, Dtype::kF32);
+  const auto before = c.output;
+  std::vector<size_t> sizes = f.size_values;
+  f.size(sizes, "stride_w") = 0;
+  ::testing::internal::CaptureStderr();
+  f.call_solution(dlsym(library, "solution"), c.pointers, c.output.data(), sizes, f.real_values);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "upweave: stride_w is 0; it must be at least 1\n");
+  EXPECT_EQ(c.output, before);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Five, ::testing::ValuesIn(testing::functions()), [](const auto& param) {
+  std::string name = param.param.slug;
+  std::erase(name, '-');
+  return name;
+});
+
+}  // namespace
+}  // namespace upweave

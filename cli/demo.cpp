@@ -20,7 +20,7 @@ bool demo(Request request) {
     if (!is_one_of_five(entry)) continue;
     request.pipeline = entry.slug;
     progress.say("running " + entry.slug);
-    Case c(pipeline_of(request).compile(shapes_of(request, Size::kHalf), options_of(request)), 1);
+    Case c(pipeline_of(request).compile(shapes_of(request, Size::kThird), options_of(request)), 1);
     const double seconds = time_runs(3, [&] { c.run(); })[1];
     progress.say("checking " + entry.slug);
     const Verdict verdict = compare(c);
@@ -61,8 +61,8 @@ bool demo(Request request) {
 
 void add_demo(CLI::App& app, int& exit_code) {
   auto request = std::make_shared<Request>();
-  CLI::App* command =
-      app.add_subcommand("demo", "Runs the five pipelines at half size, each checked against the reference");
+  CLI::App* command = app.add_subcommand(
+      "demo", "Runs the five pipelines at a third of their extents, each checked against the reference");
   add_engine(*command, *request);
   command->footer(
       "Examples:\n"

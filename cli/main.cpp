@@ -29,6 +29,10 @@ int main(int argc, char** argv) {
     cli::add_run(app);
     cli::add_verify(app, exit_code);
     cli::add_bench(app, exit_code);
+    if (argc > 1 && argv[1][0] != '-' && !app.get_subcommand_no_throw(argv[1])) {
+      return fail_with(
+          fmt::format("no command is called '{}'; `upweave --help` shows them", argv[1]).c_str());
+    }
     try {
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version

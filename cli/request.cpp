@@ -25,23 +25,23 @@ bool looks_like_name(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '-'; });
 }
 
-// The same pipeline with few values: odd extents that differ along each axis, so that mistakes show.
+// The same pipeline with fewer values. kThird keeps the channels; kSmall has few, and odd extents that differ
+// along each axis, so that mistakes show.
 Shapes shrink(Shapes shapes, Size size) {
   if (size == Size::kFull) return shapes;
   Shape& input = shapes.at("input");
   const size_t spatial = input.size() - 2;
   const int64_t small[] = {7, 6, 5};
-  const bool half = size == Size::kHalf;
-  input[0] = std::min<int64_t>(input[0], half ? 1 : 2);
-  if (!half) input[1] = std::min<int64_t>(input[1], 6);
+  const bool third = size == Size::kThird;
+  input[0] = third ? 1 : std::min<int64_t>(input[0], 2);
   for (size_t a = 0; a < spatial; ++a) {
     input[a + 2] =
-        half ? std::max<int64_t>(input[a + 2] / 2, 4) : std::min(input[a + 2], small[3 - spatial + a]);
+        third ? std::max<int64_t>(input[a + 2] / 3, 4) : std::min(input[a + 2], small[3 - spatial + a]);
   }
-  if (!half) {
-    for (auto& [name, shape] : shapes) {
-      if (name != "input" && shape.size() > 2) shape[1] = std::min<int64_t>(shape[1], 16);
-    }
+  if (third) return shapes;
+  input[1] = std::min<int64_t>(input[1], 6);
+  for (auto& [name, shape] : shapes) {
+    if (name != "input" && shape.size() > 2) shape[1] = std::min<int64_t>(shape[1], 16);
   }
   return shapes;
 }

@@ -29,7 +29,7 @@ Pipeline pipeline_of(const Request& request);
 Options options_of(const Request& request);
 
 // How large a named pipeline is when nobody says.
-enum class Size { kFull, kHalf, kSmall };
+enum class Size { kFull, kThird, kSmall };
 Shapes shapes_of(const Request& request, Size size);
 
 std::pair<std::string, std::string> split_pair(const std::string& text, const char* option);

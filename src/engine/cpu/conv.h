@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "upweave/upweave.hpp"
 
@@ -85,7 +86,9 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
 // Error(kUnsupported).
 std::unique_ptr<ConvKernel> make_direct_conv(const ConvShape& shape);
 std::unique_ptr<ConvKernel> make_bf16_conv(const ConvShape& shape);
-// `tile` are the outputs m of each axis' F(m, r), counted in one phase.
-std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile);
+// `tile` are the outputs m of each axis' F(m, r), counted in one phase. Phases marked in `direct_phases` (by
+// residues, width fastest), and those that have no transform, are computed directly.
+std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
+                                           const std::vector<bool>& direct_phases = {});
 
 }  // namespace upweave::cpu

@@ -80,23 +80,22 @@ void DirectConv::pack(const double* kernel, void* packed) const {
   }
 }
 
+void DirectConv::clear_padding(const ConvOutput& output) const {
+  if (channels_out() == shape_.c_out) return;
+  for (int64_t i = 0; i < output.box.count(); ++i) {
+    float* position = output.data + i * output.ld;
+    std::fill(position + shape_.c_out, position + channels_out(), 0.0f);
+  }
+}
+
 void DirectConv::compute(const void* packed, const ConvInput& input, const ConvOutput& output,
                          void* scratch) const {
-  if (channels_out() > shape_.c_out) {
-    for (int64_t i = 0; i < output.box.count(); ++i) {
-      float* position = output.data + i * output.ld;
-      std::fill(position + shape_.c_out, position + channels_out(), 0.0f);
-    }
-  }
+  clear_padding(output);
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
-    const auto e = geometry_.phase(i);
     AxisRun run[3];
-    bool any = true;
-    for (int axis = 0; axis < 3; ++axis) {
-      run[axis] = axis_run(output.box, axis, shape_.stride[axis], e[axis]);
-      any = any && run[axis].count > 0;
+    if (phase_runs(geometry_, output.box, i, run)) {
+      compute_phase(packed, i, input, run, output.data, output_steps(output), scratch);
     }
-    if (any) compute_phase(packed, i, input, run, output.data, output_steps(output), scratch);
   }
 }
 

@@ -33,8 +33,11 @@ class DirectConv final : public ConvKernel {
   void compute_phase(const void* packed, int64_t phase, const ConvInput& input, const AxisRun (&run)[3],
                      float* output, const Extents& output_step, void* scratch) const;
 
- private:
+  // Sets the channels beyond c_out to zero.
+  void clear_padding(const ConvOutput& output) const;
   int64_t taps(int64_t phase) const;
+
+ private:
   float element(const double* tap, int64_t group, int64_t k, int64_t c, int64_t volume) const;
   template <class F>
   void for_panels(F&& body) const;

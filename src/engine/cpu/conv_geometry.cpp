@@ -47,6 +47,16 @@ AxisRun axis_run(const Box& box, int axis, int64_t stride, int64_t residue) {
   return {first, stride, count, (lo + first) / stride};
 }
 
+bool phase_runs(const ConvGeometry& geometry, const Box& box, int64_t phase, AxisRun (&run)[3]) {
+  const auto e = geometry.phase(phase);
+  bool any = true;
+  for (int axis = 0; axis < 3; ++axis) {
+    run[axis] = axis_run(box, axis, geometry.stride[axis], e[axis]);
+    any = any && run[axis].count > 0;
+  }
+  return any;
+}
+
 Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile) {
   Box box;
   for (int axis = 0; axis < 3; ++axis) {

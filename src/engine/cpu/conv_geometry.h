@@ -31,6 +31,8 @@ struct AxisRun {
   int64_t first, every, count, j;
 };
 AxisRun axis_run(const Box& box, int axis, int64_t stride, int64_t residue);
+// Of a phase, on all axes; false if the box has none of its outputs.
+bool phase_runs(const ConvGeometry& geometry, const Box& box, int64_t phase, AxisRun (&run)[3]);
 
 // The inputs that `output` needs if each axis' outputs are computed in whole tiles of stride*tile.
 Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile);

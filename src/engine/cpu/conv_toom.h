@@ -81,10 +81,20 @@ struct AxisPass {
   int64_t repeat = 1, from_next = 0, to_next = 0;
 };
 
+// A^T along two axes at once, so that what lies between them stays in registers.
+struct PlanePass {
+  const float* from;
+  float* to;
+  int64_t from_a, from_b, to_a, to_b;  // floats between rows along each axis
+  int64_t count;
+};
+
 struct ToomOps {
   void (*copy)(const AxisPass&, int n);                             // rows as they are
   void (*input[kMaxPoints + 1])(const AxisPass&);                   // by n: rows n -> n by B^T
   void (*output[kMaxPoints + 1][kMaxPoints + 1])(const AxisPass&);  // by m and n: rows n -> m by A^T
+  // By m and n of axis a, then of b; null where only one axis at a time is served.
+  void (*output_plane[5][kMaxPoints + 1][5][kMaxPoints + 1])(const PlanePass&);
   // The largest |x| of a window of n[0] x n[1] x n[2] rows, each of `count` floats, a multiple of 16;
   // infinity if one is not a number.
   float (*magnitude)(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count);

@@ -1,268 +1,10 @@
-// Toom-Cook convolution of a box of outputs: F(m, r) nested over the axes, each phase with its own tap counts
-// r and all phases on one grid of tiles, which is anchored at output 0 so that an output's bits do not depend
-// on the box.
-//
-// Outputs stride*j + residue of one residue are tiled by j. A group of tiles (one tile deep, several high and
-// wide) goes through transforms along depth, height and width, then one small matrix product a point (tiles x
-// c_in x c_out), then the inverse transforms along depth, width and height. Depth's input transform serves
-// all phases of a depth residue, and height's serves all width residues. Within a point of height everything
-// stays in the near caches:
-//   T1[pd][row][column][ci]    T2[ph][pd][tile row][column][ci]           input, transformed along D, then H
-//   U[pw][pd][tile][ci]        M0[pw][pd][tile][co]                       one ph: along W, then the products
-//   M1[pw][id][tile][co]       M2[ph][iw][id][tile][co]                   inverse along D, then W; along H to
-//   the output
-#include <fmt/format.h>
+#include "engine/cpu/conv_toom_kernel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-
-#include "base/error.h"
-#include "engine/cpu/conv_block.h"
-#include "engine/cpu/conv_direct.h"
-#include "engine/cpu/conv_toom.h"
+#include <optional>
 
 namespace upweave::cpu {
-namespace {
-
-// Rounding errors of a transform are relative to the largest value in it. Tiles whose largest input lies
-// outside of these bounds (or is not a number) and weights of a channel that do are left to direct sums:
-// inside them no intermediate value overflows, and none that matters is subnormal.
-constexpr float kSmallest = 0x1p-60f, kLargest = 0x1p40f;
-bool fits(double magnitude) { return magnitude == 0 || (magnitude >= kSmallest && magnitude <= kLargest); }
-
-// A group's buffers should leave room for weights and outputs in a second-level cache of 1 MiB.
-constexpr int64_t kGroupBytes = 448 << 10;
-constexpr int64_t kMaxGroup = 32;
-
-// Rows of neighbouring points are this many floats further apart than they need be, or their addresses would
-// agree in the low 12 bits and compete for one cache set.
-constexpr int64_t kSkew = 48;
-
-struct ToomResidue {
-  ToomAxis axis;
-  int64_t window;  // first input of tile 0, counted from the geometry's first_shift
-};
-
-class ToomConv final : public ConvKernel {
- public:
-  ToomConv(const ConvShape& shape, const Extents& tile);
-
-  int64_t channels_in() const override { return round_up(shape_.c_in, 16); }
-  int64_t channels_out() const override { return round_up(shape_.c_out, 16); }
-  Extents granule() const override {
-    return {shape_.stride[0] * tile_[0], shape_.stride[1] * tile_[1], shape_.stride[2] * tile_[2]};
-  }
-  Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, tile_); }
-  size_t packed_bytes() const override { return static_cast<size_t>(packed_floats_) * sizeof(float); }
-  void pack(const double* kernel, void* packed) const override;
-  size_t scratch_bytes() const override;
-  void compute(const void* packed, const ConvInput& input, const ConvOutput& output,
-               void* scratch) const override;
-  double products_per_output() const override;
-  std::string describe() const override;
-
- private:
-  struct Buffers {
-    float *t1, *t2, *u, *m0, *m1, *m2, *edge;
-    void* direct;
-  };
-  // A group of tiles, and where its inputs are.
-  struct Group {
-    int64_t d, h0, w0;      // tile indices
-    int64_t high, wide;     // tiles
-    int64_t rows, columns;  // inputs along height and width that any phase needs
-    int64_t tiles() const { return high * wide; }
-  };
-  // Transformed input, wherever it lies: floats between depth points, height points, tile rows and columns.
-  struct View {
-    const float* data;
-    int64_t d, h, tile_row, column;
-  };
-  struct Call {
-    const float* packed;
-    const ConvInput& input;
-    const ConvOutput& output;
-    Buffers buffer;
-  };
-
-  const ToomResidue& residue(int axis, int64_t e) const { return residues_[axis][e]; }
-  int64_t points(int axis) const { return max_points_[axis]; }
-  int64_t u_step(int64_t tiles) const { return tiles * channels_in() + kSkew; }
-  int64_t m_step(int64_t tiles) const { return tiles * channels_out() + kSkew; }
-  Buffers carve(float* scratch, size_t* bytes) const;
-
-  void compute_group(const Call& call, const Group& group) const;
-  View transform_depth(const Call& call, const Group& group, const ToomResidue& depth) const;
-  View transform_height(const Call& call, const Group& group, const ToomResidue& depth,
-                        const ToomResidue& height, const View& from) const;
-  void multiply(const Call& call, const Group& group, const ToomResidue (&r)[3], const View& view,
-                int64_t phase) const;
-  void store(const Call& call, const Group& group, const ToomResidue (&r)[3], const AxisRun (&run)[3]) const;
-  void repair(const Call& call, const Group& group, const ToomResidue (&r)[3], const AxisRun (&run)[3],
-              int64_t phase) const;
-
-  ConvShape shape_;
-  Extents tile_;
-  ConvGeometry geometry_;
-  DirectConv direct_;
-  const BlockOps& block_;
-  const ToomOps& ops_;
-  std::array<std::vector<ToomResidue>, 3> residues_;
-  Extents max_points_ = {1, 1, 1};
-  int64_t max_group_ = 1;
-  // Packed: a flag (are the weights fit for transforms?), the direct kernel's form, then for each phase and
-  // its points ph, pw, pd and each panel of output channels, c_in x width.
-  int64_t direct_at_ = 16, packed_floats_ = 0;
-  std::vector<int64_t> phase_at_;
-};
-
-ToomConv::ToomConv(const ConvShape& shape, const Extents& tile)
-    : shape_(shape),
-      tile_(tile),
-      geometry_(shape),
-      direct_(shape, cpu::block_ops(), 1),
-      block_(cpu::block_ops()),
-      ops_(toom_ops()) {
-  if (shape.groups != 1) throw fail(Status::kUnsupported, "no transform for {} groups", shape.groups);
-  for (int axis = 0; axis < 3; ++axis) {
-    for (const Residue& residue : geometry_.residues[axis]) {
-      const ToomAxis f = {static_cast<int>(tile[axis]), static_cast<int>(residue.taps.size())};
-      for (size_t i = 1; i < residue.taps.size(); ++i) {
-        if (residue.taps[i - 1].shift - residue.taps[i].shift != 1) {
-          throw fail(Status::kUnsupported, "no transform for taps {} inputs apart",
-                     residue.taps[i - 1].shift - residue.taps[i].shift);
-        }
-      }
-      const bool served = f.r > 0 && f.points() <= kMaxPoints && (f.r == 1 || ops_.output[f.m][f.points()]);
-      if (!served) throw fail(Status::kUnsupported, "no transform F({}, {})", f.m, f.r);
-      residues_[axis].push_back({f, residue.taps.back().shift - geometry_.first_shift[axis]});
-      max_points_[axis] = std::max<int64_t>(max_points_[axis], f.points());
-    }
-  }
-  packed_floats_ = direct_at_ + round_up(static_cast<int64_t>(direct_.packed_bytes() / sizeof(float)), 16);
-  for (int64_t i = 0; i < geometry_.phases(); ++i) {
-    const auto e = geometry_.phase(i);
-    phase_at_.push_back(packed_floats_);
-    int64_t n = 1;
-    for (int axis = 0; axis < 3; ++axis) n *= residue(axis, e[axis]).axis.points();
-    packed_floats_ += n * shape.c_in * channels_out();
-  }
-  for (max_group_ = kMaxGroup; max_group_ > 6; --max_group_) {
-    size_t bytes;
-    carve(nullptr, &bytes);
-    if (bytes <= kGroupBytes) break;
-  }
-}
-
-// Lays the buffers of the largest group one after the other; `bytes` receives their sum.
-ToomConv::Buffers ToomConv::carve(float* scratch, size_t* bytes) const {
-  // A group may be as wide as it has tiles, or as high.
-  int64_t positions = 0, line = 0;
-  for (int64_t high = 1; high <= max_group_; ++high) {
-    const int64_t wide = max_group_ / high;
-    const int64_t columns = wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
-    const int64_t rows = high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
-    positions = std::max(positions, rows * columns);
-    line = std::max(line, high * columns);
-  }
-  const int64_t in = channels_in();
-  int64_t at = 0;
-  auto take = [&](int64_t floats) {
-    float* p = scratch ? scratch + at : nullptr;
-    at += round_up(floats, 16);
-    return p;
-  };
-  Buffers b;
-  b.t1 = take(points(0) * positions * in);
-  b.t2 = take(points(1) * points(0) * line * in);
-  b.u = take(points(2) * points(0) * u_step(max_group_));
-  b.m0 = take(points(2) * points(0) * m_step(max_group_));
-  b.m1 = take(points(2) * tile_[0] * m_step(max_group_));
-  b.m2 = take(points(1) * tile_[2] * tile_[0] * m_step(max_group_));
-  b.edge = take(tile_[1] * tile_[2] * channels_out());
-  b.direct = take(static_cast<int64_t>(direct_.scratch_bytes() / sizeof(float)));
-  *bytes = static_cast<size_t>(at) * sizeof(float);
-  return b;
-}
-
-size_t ToomConv::scratch_bytes() const {
-  size_t bytes;
-  carve(nullptr, &bytes);
-  return bytes;
-}
-
-void ToomConv::pack(const double* kernel, void* packed) const {
-  float* base = static_cast<float*>(packed);
-  std::fill(base, base + packed_floats_, 0.0f);
-  direct_.pack(kernel, base + direct_at_);
-  const Extents& size = shape_.kernel;
-  const int64_t volume = size[0] * size[1] * size[2], c_out = shape_.c_out;
-  bool fit = true;
-  for (int64_t co = 0; co < c_out && fit; ++co) {
-    double most = 0;
-    for (int64_t ci = 0; ci < shape_.c_in; ++ci) {
-      for (int64_t k = 0; k < volume; ++k) {
-        const double w = std::abs(kernel[(ci * c_out + co) * volume + k]);
-        most = w > most || std::isnan(w) ? w : most;
-      }
-    }
-    fit = fits(most);
-  }
-  base[0] = fit ? 1.0f : 0.0f;
-  if (!fit) return;
-
-  const int64_t panel = block_.lanes * block_.panel_vectors;
-  std::vector<double> a(kMaxPoints * kMaxPoints * kMaxPoints * c_out), b(a.size());
-  for (int64_t i = 0; i < geometry_.phases(); ++i) {
-    const auto e = geometry_.phase(i);
-    const ToomAxis f[3] = {residue(0, e[0]).axis, residue(1, e[1]).axis, residue(2, e[2]).axis};
-    int64_t extent[3] = {f[0].r, f[1].r, f[2].r};
-    for (int64_t ci = 0; ci < shape_.c_in; ++ci) {
-      // a[taps][co], the last tap first: shifts fall as taps rise, and a correlation reads forward.
-      for (int64_t t = 0; t < extent[0] * extent[1] * extent[2]; ++t) {
-        const int64_t at[3] = {t / (f[1].r * f[2].r), t / f[2].r % f[1].r, t % f[2].r};
-        int64_t k = 0;
-        for (int axis = 0; axis < 3; ++axis) {
-          k = k * size[axis] + geometry_.residues[axis][e[axis]].taps[f[axis].r - 1 - at[axis]].k;
-        }
-        for (int64_t co = 0; co < c_out; ++co) a[t * c_out + co] = kernel[(ci * c_out + co) * volume + k];
-      }
-      int64_t n[3] = {f[0].r, f[1].r, f[2].r};
-      for (int axis = 0; axis < 3; ++axis) {  // G along each axis
-        const int64_t before = axis == 0 ? 1 : n[0] * (axis == 1 ? 1 : n[1]);
-        const int64_t after = (axis == 2 ? 1 : n[2] * (axis == 1 ? 1 : n[1])) * c_out;
-        const int to = f[axis].points(), from = f[axis].r;
-        for (int64_t o = 0; o < before; ++o) {
-          for (int p = 0; p < to; ++p) {
-            double* y = b.data() + (o * to + p) * after;
-            std::fill(y, y + after, 0.0);
-            for (int j = 0; j < from; ++j) {
-              const double g = f[axis].g(p, j);
-              const double* x = a.data() + (o * from + j) * after;
-              for (int64_t c = 0; c < after; ++c) y[c] += g * x[c];
-            }
-          }
-        }
-        n[axis] = to;
-        std::swap(a, b);
-      }
-      for (int64_t ph = 0; ph < n[1]; ++ph) {
-        for (int64_t pw = 0; pw < n[2]; ++pw) {
-          for (int64_t pd = 0; pd < n[0]; ++pd) {
-            float* point =
-                base + phase_at_[i] + ((ph * n[2] + pw) * n[0] + pd) * shape_.c_in * channels_out();
-            const double* from = a.data() + ((pd * n[1] + ph) * n[2] + pw) * c_out;
-            for (int64_t co = 0; co < c_out; ++co) {
-              const int64_t first = co / panel * panel, width = std::min(panel, channels_out() - first);
-              point[first * shape_.c_in + ci * width + co - first] = static_cast<float>(from[co]);
-            }
-          }
-        }
-      }
-    }
-  }
-}
 
 void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOutput& output,
                        void* scratch) const {
@@ -279,6 +21,13 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
   }
   size_t bytes;
   const Call call = {base, input, output, carve(static_cast<float*>(scratch), &bytes)};
+  direct_.clear_padding(output);
+  for (int64_t i = 0; i < geometry_.phases(); ++i) {
+    AxisRun run[3];
+    if (!direct_phase_[i] || !phase_runs(geometry_, output.box, i, run)) continue;
+    direct_.compute_phase(base + direct_at_, i, input, run, output.data, output_steps(output),
+                          call.buffer.direct);
+  }
   Group g;
   const int64_t max_wide = std::min(max_group_, end[2] - first[2]), max_high = max_group_ / max_wide;
   for (g.d = first[0]; g.d < end[0]; ++g.d) {
@@ -288,6 +37,10 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
         g.wide = std::min(max_wide, end[2] - g.w0);
         g.rows = g.high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
         g.columns = g.wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
+        g.unfit = 0;
+        for (int64_t t = 0; t < g.tiles(); ++t) {
+          if (!fits_tile(call, {g.d, g.h0 + t / g.wide, g.w0 + t % g.wide})) g.unfit |= uint64_t{1} << t;
+        }
         compute_group(call, g);
       }
     }
@@ -295,24 +48,20 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
 }
 
 void ToomConv::compute_group(const Call& call, const Group& group) const {
-  AxisRun run[3];
-  auto runs = [&](int axis, int64_t e) {
-    run[axis] = axis_run(call.output.box, axis, shape_.stride[axis], e);
-    return run[axis].count > 0;
-  };
   for (int64_t ed = 0; ed < shape_.stride[0]; ++ed) {
-    if (!runs(0, ed)) continue;
-    const View deep = transform_depth(call, group, residue(0, ed));
+    std::optional<View> deep;
     for (int64_t eh = 0; eh < shape_.stride[1]; ++eh) {
-      if (!runs(1, eh)) continue;
-      const View view = transform_height(call, group, residue(0, ed), residue(1, eh), deep);
+      std::optional<View> view;
       for (int64_t ew = 0; ew < shape_.stride[2]; ++ew) {
-        if (!runs(2, ew)) continue;
-        const ToomResidue r[3] = {residue(0, ed), residue(1, eh), residue(2, ew)};
         const int64_t phase = (ed * shape_.stride[1] + eh) * shape_.stride[2] + ew;
-        multiply(call, group, r, view, phase);
+        AxisRun run[3];
+        if (direct_phase_[phase] || !phase_runs(geometry_, call.output.box, phase, run)) continue;
+        const ToomResidue r[3] = {residue(0, ed), residue(1, eh), residue(2, ew)};
+        if (!deep) deep = transform_depth(call, group, r[0]);
+        if (!view) view = transform_height(call, group, r[0], r[1], *deep);
+        multiply(call, group, r, *view, phase);
         store(call, group, r, run);
-        repair(call, group, r, run, phase);
+        if (group.unfit != 0) repair(call, group, run, phase);
       }
     }
   }
@@ -367,66 +116,74 @@ ToomConv::View ToomConv::transform_height(const Call& call, const Group& group, 
   return {call.buffer.t2, group.high * line, depth_points * group.high * line, line, in};
 }
 
-// For each point ph: transform along width, multiply, and invert along depth and width into M2.
+// For each point ph and each block of tiles: transform along width, multiply, and invert along depth and
+// width into M2. A block has as many tiles as a register block has rows, so that all of its values between T2
+// and M2 stay in the first-level cache; the weights of a ph come from the second level for every block but
+// the first.
 void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue (&r)[3], const View& view,
                         int64_t phase) const {
-  const int64_t tiles = group.tiles(), in = channels_in(), out = channels_out();
-  const int64_t us = u_step(tiles), ms = m_step(tiles);
+  const int64_t tiles = group.tiles(), in = channels_in(), out = channels_out(), ms = m2_step(tiles);
+  const int64_t blocks = (tiles + kBlockRows - 1) / kBlockRows;
   const ToomAxis fd = r[0].axis, fh = r[1].axis, fw = r[2].axis;
   const int nd = fd.points(), nw = fw.points();
-  const int64_t panel = block_.lanes * block_.panel_vectors;
-  const int64_t zero = 0;
-  const float* weights = call.packed + phase_at_[phase];
+  const int64_t point_floats = shape_.c_in * out;
+  const auto plane = fd.r == 1 || fw.r == 1 ? nullptr : ops_.output_plane[fd.m][nd][fw.m][nw];
   for (int ph = 0; ph < fh.points(); ++ph) {
-    for (int pd = 0; pd < nd; ++pd) {
-      for (int64_t y = 0; y < group.high; ++y) {
+    const float* weights = call.packed + phase_at_[phase] + ph * nw * nd * point_floats;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t first = tiles * block / blocks, rows = tiles * (block + 1) / blocks - first;
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t y = (first + i) / group.wide, x = (first + i) % group.wide;
         const AxisPass pass = {
-            view.data + ph * view.h + pd * view.d + y * view.tile_row + r[2].window * view.column,
-            call.buffer.u + pd * us + y * group.wide * in,
+            view.data + ph * view.h + y * view.tile_row + (x * tile_[2] + r[2].window) * view.column,
+            call.buffer.u + i * in,
             view.column,
-            nd * us,
+            nd * u_step(),
             in,
-            group.wide,
-            tile_[2] * view.column,
-            in};
+            nd,
+            view.d,
+            u_step()};
         if (fw.plain()) {
           ops_.copy(pass, nw);
         } else {
           ops_.input[nw](pass);
         }
       }
-    }
-
-    // Each inverse that is the identity passes its destination on to the step before it.
-    float* m2 = call.buffer.m2 + ph * tile_[2] * tile_[0] * ms;
-    float* m1 = fw.r == 1 ? m2 : call.buffer.m1;
-    float* m0 = fd.r == 1 ? m1 : call.buffer.m0;
-    BlockProduct p;
-    p.offsets = &zero;
-    p.segments = 1;
-    p.depth = shape_.c_in;
-    p.accumulate = false;
-    for (int point = 0; point < nw * nd; ++point) {
-      for (int64_t first = 0; first < out; first += panel) {
-        p.columns = static_cast<int>(std::min(panel, out - first));
-        p.weights = weights;
-        for (int64_t t = 0; t < tiles; t += kBlockRows) {
-          const int64_t rows = std::min<int64_t>(kBlockRows, tiles - t);
-          for (int64_t i = 0; i < rows; ++i) {
-            p.rows[i] = call.buffer.u + point * us + (t + i) * in;
-            p.out[i] = m0 + point * ms + (t + i) * out + first;
-          }
-          block_.product[rows - 1](p);
-        }
-        weights += shape_.c_in * p.columns;
+      // An inverse that is the identity hands its destination to the step before it.
+      float* m2 = call.buffer.m2 + ph * tile_[2] * tile_[0] * ms + first * out;
+      float* m1 = fw.r == 1 ? m2 : call.buffer.m1;
+      float* m0 = fd.r == 1 ? m1 : call.buffer.m0;
+      const int64_t step1 = fw.r == 1 ? ms : m1_step(), step0 = fd.r == 1 ? step1 : m1_step();
+      for (int64_t point = 0; point < nw * nd; ++point) {
+        product(call.buffer.u + point * u_step(), rows, weights + point * point_floats, m0 + point * step0);
       }
+      if (plane) {
+        plane({m0, m2, step0, nd * step0, ms, fd.m * ms, rows * out});
+        continue;
+      }
+      if (fd.r != 1) ops_.output[fd.m][nd]({m0, m1, step0, step1, rows * out, nw, nd * step0, fd.m * step1});
+      if (fw.r != 1) ops_.output[fw.m][nw]({m1, m2, fd.m * step1, fd.m * ms, rows * out, fd.m, step1, ms});
     }
-    if (fd.r != 1) {
-      ops_.output[fd.m][nd]({m0, m1, ms, ms, tiles * out, nw, nd * ms, fd.m * ms});
+  }
+}
+
+// A block's matrix product at one point: rows x c_in by c_in x channels_out.
+void ToomConv::product(const float* u, int64_t rows, const float* weights, float* m) const {
+  const int64_t panel = block_.lanes * block_.panel_vectors, zero = 0;
+  BlockProduct p;
+  p.offsets = &zero;
+  p.segments = 1;
+  p.depth = shape_.c_in;
+  p.accumulate = false;
+  for (int64_t first = 0; first < channels_out(); first += panel) {
+    p.columns = static_cast<int>(std::min(panel, channels_out() - first));
+    p.weights = weights;
+    for (int64_t i = 0; i < rows; ++i) {
+      p.rows[i] = u + i * channels_in();
+      p.out[i] = m + i * channels_out() + first;
     }
-    if (fw.r != 1) {
-      ops_.output[fw.m][nw]({m1, m2, fd.m * ms, fd.m * ms, tiles * out, fd.m, ms, ms});
-    }
+    block_.product[rows - 1](p);
+    weights += shape_.c_in * p.columns;
   }
 }
 
@@ -441,7 +198,7 @@ struct Part {
 // Inverts along height, straight into the output where a tile is wholly wanted.
 void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r)[3],
                      const AxisRun (&run)[3]) const {
-  const int64_t out = channels_out(), ms = m_step(group.tiles());
+  const int64_t out = channels_out(), ms = m2_step(group.tiles());
   const ToomAxis fh = r[1].axis;
   const Extents step = output_steps(call.output);
   auto invert = [&](const float* from, float* to, int64_t to_h, int64_t to_w) {
@@ -483,22 +240,26 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
   }
 }
 
-// Tiles that no transform may touch: computes their outputs again, directly. Nothing of them reached their
-// neighbours, since a tile shares no sum with another.
-void ToomConv::repair(const Call& call, const Group& group, const ToomResidue (&r)[3],
-                      const AxisRun (&run)[3], int64_t phase) const {
+// Whether all inputs that any phase of a tile reads are fit for transforms.
+bool ToomConv::fits_tile(const Call& call, const int64_t (&tile)[3]) const {
   const Box& box = call.input.box;
   const int64_t ld = call.input.ld;
   const int64_t step[3] = {box.extent[1] * box.extent[2] * ld, box.extent[2] * ld, ld};
-  const int n[3] = {r[0].axis.points(), r[1].axis.points(), r[2].axis.points()};
+  const float* window = static_cast<const float*>(call.input.data);
+  int n[3];
+  for (int axis = 0; axis < 3; ++axis) {
+    window += (tile[axis] * tile_[axis] + geometry_.first_shift[axis] - box.lo[axis]) * step[axis];
+    n[axis] = static_cast<int>(tile_[axis] + geometry_.last_shift[axis] - geometry_.first_shift[axis]);
+  }
+  return fits(ops_.magnitude(window, n, step, channels_in()));
+}
+
+// Computes the outputs of unfit tiles again, directly. Nothing of them has reached their neighbours, since a
+// tile shares no sum with another.
+void ToomConv::repair(const Call& call, const Group& group, const AxisRun (&run)[3], int64_t phase) const {
   for (int64_t t = 0; t < group.tiles(); ++t) {
+    if (!(group.unfit >> t & 1)) continue;
     const int64_t tile[3] = {group.d, group.h0 + t / group.wide, group.w0 + t % group.wide};
-    const float* window = static_cast<const float*>(call.input.data);
-    for (int axis = 0; axis < 3; ++axis) {
-      window += (tile[axis] * tile_[axis] + geometry_.first_shift[axis] + r[axis].window - box.lo[axis]) *
-                step[axis];
-    }
-    if (fits(ops_.magnitude(window, n, step, channels_in()))) continue;
     AxisRun part[3];
     bool any = true;
     for (int axis = 0; axis < 3; ++axis) {
@@ -512,51 +273,6 @@ void ToomConv::repair(const Call& call, const Group& group, const ToomResidue (&
     direct_.compute_phase(call.packed + direct_at_, phase, call.input, part, call.output.data,
                           output_steps(call.output), call.buffer.direct);
   }
-}
-
-double ToomConv::products_per_output() const {
-  double all = 1;
-  for (int axis = 0; axis < 3; ++axis) {
-    double points_of_all = 0;
-    for (const ToomResidue& r : residues_[axis]) points_of_all += r.axis.points();
-    all *= points_of_all / static_cast<double>(shape_.stride[axis] * tile_[axis]);
-  }
-  return all;
-}
-
-std::string ToomConv::describe() const {
-  std::string axes;
-  for (int axis = 0; axis < 3; ++axis) {
-    if (shape_.kernel[axis] == 1 && tile_[axis] == 1) continue;
-    std::string of_axis;
-    for (const ToomResidue& r : residues_[axis]) {
-      const std::string f = fmt::format("F({},{})", r.axis.m, r.axis.r);
-      if (of_axis.find(f) == std::string::npos) of_axis += (of_axis.empty() ? "" : "|") + f;
-    }
-    axes += (axes.empty() ? "" : " x ") + of_axis;
-  }
-  std::string finite;
-  for (int64_t n = 3; n <= kMaxPoints; ++n) {
-    bool used = false;
-    for (const auto& axis : residues_) {
-      for (const ToomResidue& r : axis) used = used || (!r.axis.plain() && r.axis.points() == n);
-    }
-    if (!used) continue;
-    finite += finite.empty() ? "points " : "; ";
-    for (int p = 0; p < n - 1; ++p) {
-      const double x = toom_point(static_cast<int>(n), p);
-      if (x >= 0) finite += fmt::format("{}{}, ", x > 0 ? "+-" : "", x);
-    }
-    finite += "inf";
-  }
-  return fmt::format("Toom-Cook {}, {}, {}, {:.4g} products an output ({:.3g} direct)", axes, finite,
-                     block_.name, products_per_output(), direct_.products_per_output());
-}
-
-}  // namespace
-
-std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile) {
-  return std::make_unique<ToomConv>(shape, tile);
 }
 
 }  // namespace upweave::cpu

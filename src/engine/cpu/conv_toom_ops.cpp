@@ -94,20 +94,27 @@ HWY_INLINE void AtRows(const V* sum, const V* difference, V* y) {
 }
 
 template <int M, int N>
+HWY_INLINE void Invert(const V* x, V* y) {
+  V sum[N], difference[N];
+#pragma GCC unroll 8
+  for (int j = 0; j < N; ++j) sum[j] = difference[j] = x[j];
+#pragma GCC unroll 8
+  for (int j = N % 2 == 0 ? 1 : 0; j + 1 < N - 1; j += 2) {
+    sum[j] = hn::Add(x[j], x[j + 1]);
+    difference[j] = hn::Sub(x[j], x[j + 1]);
+  }
+  AtRows<M, N, 0>(sum, difference, y);
+}
+
+template <int M, int N>
 struct OutputRows {
   static HWY_INLINE void Apply(const float* HWY_RESTRICT from, int64_t from_step, float* HWY_RESTRICT to,
                                int64_t to_step) {
     const D d;
-    V sum[N], difference[N], y[M];
+    V x[N], y[M];
 #pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) sum[j] = difference[j] = hn::LoadU(d, from + j * from_step);
-#pragma GCC unroll 8
-    for (int j = N % 2 == 0 ? 1 : 0; j + 1 < N - 1; j += 2) {
-      const V a = sum[j], b = sum[j + 1];
-      sum[j] = hn::Add(a, b);
-      difference[j] = hn::Sub(a, b);
-    }
-    AtRows<M, N, 0>(sum, difference, y);
+    for (int j = 0; j < N; ++j) x[j] = hn::LoadU(d, from + j * from_step);
+    Invert<M, N>(x, y);
 #pragma GCC unroll 8
     for (int j = 0; j < M; ++j) hn::StoreU(y[j], d, to + j * to_step);
   }
@@ -136,6 +143,40 @@ HWY_ATTR void Pass(const AxisPass& p) {
     for (int64_t i = 0; i < pass.count; i += lanes)
       Rows::Apply(from + i, pass.from_step, to + i, pass.to_step);
   }
+}
+
+template <int Ma, int Na, int Mb, int Nb>
+HWY_ATTR void OutputPlane(const PlanePass& pass) {
+  const D d;
+  const PlanePass p = pass;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < p.count; i += lanes) {
+    V half[Ma][Nb];
+#pragma GCC unroll 8
+    for (int b = 0; b < Nb; ++b) {
+      V x[Na], y[Ma];
+#pragma GCC unroll 8
+      for (int a = 0; a < Na; ++a) x[a] = hn::LoadU(d, p.from + a * p.from_a + b * p.from_b + i);
+      Invert<Ma, Na>(x, y);
+#pragma GCC unroll 8
+      for (int a = 0; a < Ma; ++a) half[a][b] = y[a];
+    }
+#pragma GCC unroll 8
+    for (int a = 0; a < Ma; ++a) {
+      V y[Mb];
+      Invert<Mb, Nb>(half[a], y);
+#pragma GCC unroll 8
+      for (int b = 0; b < Mb; ++b) hn::StoreU(y[b], d, p.to + a * p.to_a + b * p.to_b + i);
+    }
+  }
+}
+
+template <int Ma, int Na>
+void AddPlanes(ToomOps& t) {
+  t.output_plane[Ma][Na][2][3] = OutputPlane<Ma, Na, 2, 3>;
+  t.output_plane[Ma][Na][3][4] = OutputPlane<Ma, Na, 3, 4>;
+  t.output_plane[Ma][Na][3][5] = OutputPlane<Ma, Na, 3, 5>;
+  t.output_plane[Ma][Na][4][5] = OutputPlane<Ma, Na, 4, 5>;
 }
 
 HWY_ATTR void Copy(const AxisPass& p, int n) {
@@ -196,6 +237,10 @@ HWY_ATTR const ToomOps& GetToomOps() {
     t.output[4][6] = Pass<OutputRows<4, 6>>;
     t.output[4][7] = Pass<OutputRows<4, 7>>;
     t.output[4][8] = Pass<OutputRows<4, 8>>;
+    AddPlanes<2, 3>(t);
+    AddPlanes<3, 4>(t);
+    AddPlanes<3, 5>(t);
+    AddPlanes<4, 5>(t);
     t.magnitude = Magnitude;
     return t;
   }();

@@ -1,0 +1,217 @@
+// What a Toom-Cook kernel decides once: which phases it transforms, how large its groups are, its packed
+// weights.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/cpu/conv_toom_kernel.h"
+
+namespace upweave::cpu {
+
+ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases)
+    : shape_(shape),
+      tile_(tile),
+      geometry_(shape),
+      direct_(shape, cpu::block_ops(), 1),
+      block_(cpu::block_ops()),
+      ops_(toom_ops()) {
+  if (shape.groups != 1) throw fail(Status::kUnsupported, "no transform for {} groups", shape.groups);
+  std::array<std::vector<bool>, 3> served;
+  for (int axis = 0; axis < 3; ++axis) {
+    for (const Residue& residue : geometry_.residues[axis]) {
+      const ToomAxis f = {static_cast<int>(tile[axis]), static_cast<int>(residue.taps.size())};
+      bool ok = f.r > 0 && f.m > 0 && f.points() <= kMaxPoints && (f.r == 1 || ops_.output[f.m][f.points()]);
+      for (size_t i = 1; i < residue.taps.size(); ++i) {
+        ok = ok && residue.taps[i - 1].shift - residue.taps[i].shift == 1;  // neighbouring inputs only
+      }
+      served[axis].push_back(ok);
+      residues_[axis].push_back({f, ok ? residue.taps.back().shift - geometry_.first_shift[axis] : 0});
+      if (ok) max_points_[axis] = std::max<int64_t>(max_points_[axis], f.points());
+    }
+  }
+  packed_floats_ = direct_at_ + round_up(static_cast<int64_t>(direct_.packed_bytes() / sizeof(float)), 16);
+  bool any = false;
+  for (int64_t i = 0; i < geometry_.phases(); ++i) {
+    const auto e = geometry_.phase(i);
+    const bool direct = !(served[0][e[0]] && served[1][e[1]] && served[2][e[2]]) ||
+                        (i < static_cast<int64_t>(direct_phases.size()) && direct_phases[i]);
+    direct_phase_.push_back(direct);
+    phase_at_.push_back(packed_floats_);
+    if (!direct) packed_floats_ += points(i) * shape.c_in * channels_out();
+    any = any || !direct;
+  }
+  if (!any) {
+    throw fail(Status::kUnsupported, "no phase has a transform by tiles of {}x{}x{}", tile[0], tile[1],
+               tile[2]);
+  }
+  for (max_group_ = kMaxGroup; max_group_ > 6; --max_group_) {
+    size_t bytes;
+    carve(nullptr, &bytes);
+    if (bytes <= kGroupBytes) break;
+  }
+}
+
+int64_t ToomConv::points(int64_t phase) const {
+  const auto e = geometry_.phase(phase);
+  return int64_t{residue(0, e[0]).axis.points()} * residue(1, e[1]).axis.points() *
+         residue(2, e[2]).axis.points();
+}
+
+// Lays the buffers of the largest group one after the other; `bytes` receives their sum.
+ToomConv::Buffers ToomConv::carve(float* scratch, size_t* bytes) const {
+  // A group may be as wide as it has tiles, or as high.
+  int64_t positions = 0, line = 0;
+  for (int64_t high = 1; high <= max_group_; ++high) {
+    const int64_t wide = max_group_ / high;
+    const int64_t columns = wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
+    const int64_t rows = high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
+    positions = std::max(positions, rows * columns);
+    line = std::max(line, high * columns);
+  }
+  const int64_t in = channels_in();
+  int64_t at = 0;
+  auto take = [&](int64_t floats) {
+    float* p = scratch ? scratch + at : nullptr;
+    at += round_up(floats, 16);
+    return p;
+  };
+  Buffers b;
+  b.t1 = take(max_points_[0] * positions * in);
+  b.t2 = take(max_points_[1] * max_points_[0] * line * in);
+  b.u = take(max_points_[2] * max_points_[0] * u_step());
+  b.m0 = take(max_points_[0] * max_points_[2] * m1_step());
+  b.m1 = take(max_points_[2] * tile_[0] * m1_step());
+  b.m2 = take(max_points_[1] * tile_[2] * tile_[0] * m2_step(max_group_));
+  b.edge = take(tile_[1] * tile_[2] * channels_out());
+  b.direct = take(static_cast<int64_t>(direct_.scratch_bytes() / sizeof(float)));
+  *bytes = static_cast<size_t>(at) * sizeof(float);
+  return b;
+}
+
+size_t ToomConv::scratch_bytes() const {
+  size_t bytes;
+  carve(nullptr, &bytes);
+  return bytes;
+}
+
+void ToomConv::pack(const double* kernel, void* packed) const {
+  float* base = static_cast<float*>(packed);
+  std::fill(base, base + packed_floats_, 0.0f);
+  direct_.pack(kernel, base + direct_at_);
+  const Extents& size = shape_.kernel;
+  const int64_t volume = size[0] * size[1] * size[2], c_out = shape_.c_out;
+  bool fit = true;
+  for (int64_t co = 0; co < c_out && fit; ++co) {
+    double most = 0;
+    for (int64_t ci = 0; ci < shape_.c_in; ++ci) {
+      for (int64_t k = 0; k < volume; ++k) {
+        const double w = std::abs(kernel[(ci * c_out + co) * volume + k]);
+        most = w > most || std::isnan(w) ? w : most;
+      }
+    }
+    fit = fits(most);
+  }
+  base[0] = fit ? 1.0f : 0.0f;
+  if (!fit) return;
+
+  const int64_t panel = block_.lanes * block_.panel_vectors;
+  std::vector<double> a(kMaxPoints * kMaxPoints * kMaxPoints * c_out), b(a.size());
+  for (int64_t i = 0; i < geometry_.phases(); ++i) {
+    if (direct_phase_[i]) continue;
+    const auto e = geometry_.phase(i);
+    const ToomAxis f[3] = {residue(0, e[0]).axis, residue(1, e[1]).axis, residue(2, e[2]).axis};
+    int64_t extent[3] = {f[0].r, f[1].r, f[2].r};
+    for (int64_t ci = 0; ci < shape_.c_in; ++ci) {
+      // a[taps][co], the last tap first: shifts fall as taps rise, and a correlation reads forward.
+      for (int64_t t = 0; t < extent[0] * extent[1] * extent[2]; ++t) {
+        const int64_t at[3] = {t / (f[1].r * f[2].r), t / f[2].r % f[1].r, t % f[2].r};
+        int64_t k = 0;
+        for (int axis = 0; axis < 3; ++axis) {
+          k = k * size[axis] + geometry_.residues[axis][e[axis]].taps[f[axis].r - 1 - at[axis]].k;
+        }
+        for (int64_t co = 0; co < c_out; ++co) a[t * c_out + co] = kernel[(ci * c_out + co) * volume + k];
+      }
+      int64_t n[3] = {f[0].r, f[1].r, f[2].r};
+      for (int axis = 0; axis < 3; ++axis) {  // G along each axis
+        const int64_t before = axis == 0 ? 1 : n[0] * (axis == 1 ? 1 : n[1]);
+        const int64_t after = (axis == 2 ? 1 : n[2] * (axis == 1 ? 1 : n[1])) * c_out;
+        const int to = f[axis].points(), from = f[axis].r;
+        for (int64_t o = 0; o < before; ++o) {
+          for (int p = 0; p < to; ++p) {
+            double* y = b.data() + (o * to + p) * after;
+            std::fill(y, y + after, 0.0);
+            for (int j = 0; j < from; ++j) {
+              const double g = f[axis].g(p, j);
+              const double* x = a.data() + (o * from + j) * after;
+              for (int64_t c = 0; c < after; ++c) y[c] += g * x[c];
+            }
+          }
+        }
+        n[axis] = to;
+        std::swap(a, b);
+      }
+      for (int64_t ph = 0; ph < n[1]; ++ph) {
+        for (int64_t pw = 0; pw < n[2]; ++pw) {
+          for (int64_t pd = 0; pd < n[0]; ++pd) {
+            float* point =
+                base + phase_at_[i] + ((ph * n[2] + pw) * n[0] + pd) * shape_.c_in * channels_out();
+            const double* from = a.data() + ((pd * n[1] + ph) * n[2] + pw) * c_out;
+            for (int64_t co = 0; co < c_out; ++co) {
+              const int64_t first = co / panel * panel, width = std::min(panel, channels_out() - first);
+              point[first * shape_.c_in + ci * width + co - first] = static_cast<float>(from[co]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+double ToomConv::products_per_output() const {
+  double all = 0;
+  for (int64_t i = 0; i < geometry_.phases(); ++i) {
+    const double tile = static_cast<double>(tile_[0] * tile_[1] * tile_[2]);
+    all += direct_phase_[i] ? static_cast<double>(direct_.taps(i)) : static_cast<double>(points(i)) / tile;
+  }
+  return all / static_cast<double>(geometry_.phases());
+}
+
+std::string ToomConv::describe() const {
+  std::string axes;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (shape_.kernel[axis] == 1 && tile_[axis] == 1) continue;
+    std::string of_axis;
+    for (const ToomResidue& r : residues_[axis]) {
+      const std::string f = fmt::format("F({},{})", r.axis.m, r.axis.r);
+      if (of_axis.find(f) == std::string::npos) of_axis += (of_axis.empty() ? "" : "|") + f;
+    }
+    axes += (axes.empty() ? "" : " x ") + of_axis;
+  }
+  std::string finite;
+  for (int64_t n = 3; n <= kMaxPoints; ++n) {
+    bool used = false;
+    for (const auto& axis : residues_) {
+      for (const ToomResidue& r : axis) used = used || (!r.axis.plain() && r.axis.points() == n);
+    }
+    if (!used) continue;
+    finite += finite.empty() ? "points " : "; ";
+    for (int p = 0; p < n - 1; ++p) {
+      const double x = toom_point(static_cast<int>(n), p);
+      if (x >= 0) finite += fmt::format("{}{}, ", x > 0 ? "+-" : "", x);
+    }
+    finite += "inf";
+  }
+  const auto direct = std::count(direct_phase_.begin(), direct_phase_.end(), true);
+  if (direct > 0) finite += fmt::format(", {} of {} phases direct", direct, direct_phase_.size());
+  return fmt::format("Toom-Cook {}, {}, {}, {:.4g} products an output ({:.4g} direct)", axes, finite,
+                     block_.name, products_per_output(), direct_.products_per_output());
+}
+
+std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
+                                           const std::vector<bool>& direct_phases) {
+  return std::make_unique<ToomConv>(shape, tile, direct_phases);
+}
+
+}  // namespace upweave::cpu

@@ -77,6 +77,9 @@ class Torch : public testing::TestWithParam<Case> {
     return evaluate(graph_, tensors_, &rounding).err;
   }
 
+  // The engine's answer in every element type.
+  void check(Engine engine, const Rounding& rounding) const;
+
   std::map<std::string, Tensor> tensors_;
   std::vector<double> expected_;
   Graph graph_;
@@ -121,31 +124,49 @@ TEST_P(Torch, Rewritten) {
       << GetParam().text << "\nbecame " << print_text(rewritten);
 }
 
-// The tensors are float16 and bfloat16 numbers at once, so every element type has the same expected output.
-TEST_P(Torch, Cpu) {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
-    std::map<std::string, std::vector<std::byte>> typed;
-    Shapes shapes;
-    Tensors pointers;
-    for (const auto& [name, tensor] : tensors_) {
-      std::vector<std::byte>& bytes = typed[name];
-      bytes.resize(tensor.data.size() * static_cast<size_t>(size_of(dtype)));
-      for (size_t i = 0; i < tensor.data.size(); ++i) store_element(bytes.data(), dtype, i, tensor.data[i]);
-      shapes[name] = tensor.shape;
-      pointers[name] = bytes.data();
+// Through the public road: parse, compile, run. The tensors are float16 and bfloat16 numbers at once, so
+// every element type has the same expected output.
+std::vector<double> run(const Case& c, const std::map<std::string, Tensor>& tensors, const Options& options) {
+  std::map<std::string, std::vector<std::byte>> typed;
+  Shapes shapes;
+  Tensors pointers;
+  for (const auto& [name, tensor] : tensors) {
+    std::vector<std::byte>& bytes = typed[name];
+    bytes.resize(tensor.data.size() * static_cast<size_t>(size_of(options.dtype)));
+    for (size_t i = 0; i < tensor.data.size(); ++i) {
+      store_element(bytes.data(), options.dtype, static_cast<int64_t>(i), tensor.data[i]);
     }
-    const Plan plan = Pipeline::parse(GetParam().text).compile(shapes, {.dtype = dtype, .threads = 2});
-    ASSERT_EQ(plan.output_shape(), GetParam().output);
-    std::vector<std::byte> output(expected_.size() * static_cast<size_t>(size_of(dtype)));
-    plan.run(pointers, output.data());
-    std::vector<double> once = bound({}), expected = expected_;
+    shapes[name] = tensor.shape;
+    pointers[name] = bytes.data();
+  }
+  const Plan plan = Pipeline::parse(c.text).compile(shapes, options);
+  EXPECT_EQ(plan.output_shape(), c.output);
+  std::vector<std::byte> output(static_cast<size_t>(count(plan.output_shape()) * size_of(options.dtype)));
+  plan.run(pointers, output.data());
+  return load_tensor(output.data(), options.dtype, plan.output_shape()).data;
+}
+
+void Torch::check(Engine engine, const Rounding& rounding) const {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    std::vector<double> allowed = bound(rounding), expected = expected_;
     for (size_t i = 0; i < expected.size(); ++i) {
-      once[i] = element_bound(expected[i], once[i], dtype);
+      allowed[i] = element_bound(expected[i], allowed[i], dtype);
       if (std::fabs(expected[i]) > largest(dtype)) expected[i] = std::copysign(INFINITY, expected[i]);
     }
-    EXPECT_TRUE(near(load_tensor(output.data(), dtype, plan.output_shape()).data, expected, once))
-        << GetParam().text << " in element type " << static_cast<int>(dtype) << "\n"
-        << plan.explain();
+    const Options options = {.dtype = dtype, .engine = engine, .threads = 2};
+    EXPECT_TRUE(near(run(GetParam(), tensors_, options), expected, allowed))
+        << GetParam().text << ", bytes per element: " << size_of(dtype);
+  }
+}
+
+TEST_P(Torch, ReferenceEngine) { check(Engine::kReference, kFloat64); }
+
+TEST_P(Torch, CpuEngine) {
+  try {
+    check(Engine::kCpu, {});
+  } catch (const Error& error) {
+    if (std::string(error.what()) != "the cpu engine is not part of this build") throw;
+    GTEST_SKIP() << error.what();
   }
 }
 

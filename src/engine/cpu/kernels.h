@@ -1,0 +1,66 @@
+#pragma once
+// The loops that a tile goes through between the convolution and memory, each dispatched at run time to the
+// best instruction set. A tile is float32 rows of `ld` elements; rows begin at multiples of 64 bytes and may be
+// read and written up to the next multiple of 16 elements, so that no loop has a remainder.
+#include <array>
+#include <cstdint>
+
+#include "engine/cpu/conv.h"
+#include "upweave/upweave.hpp"
+
+namespace upweave::cpu {
+
+constexpr int64_t kLane = 16;  // elements that rows are padded to
+constexpr int64_t padded(int64_t n) { return (n + kLane - 1) / kLane * kLane; }
+
+enum class Fn : uint8_t {
+  kCopy, kSign, kRelu, kLeakyRelu, kClamp, kExp, kTanh, kSigmoid, kSwish, kMish, kHardswish, kGelu, kGeluTanh,
+  kAdd, kSub, kMul, kDiv, kMinimum, kMaximum,  // of two values
+};
+enum class Fold : uint8_t { kSum, kMean, kMax, kMin, kLogSumExp };
+
+// Element (r, c) is p[r*row + c*col]; col is 0 or 1, so a vector broadcasts along either axis.
+struct View {
+  const float* p = nullptr;
+  int64_t row = 0, col = 0;
+};
+
+// out[r*ld + c] = fn(x, y); `a` and `b` are the function's own numbers (slope; lo, hi). `out` may be x or y.
+void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+               int64_t cols);
+// out = (x - center) * scale + shift.
+void affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,
+            int64_t rows, int64_t cols);
+
+// Along each row of exactly `cols` elements.
+void fold_rows(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, float* out);
+void softmax_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, float* out);
+// x / sqrt(mean(x^2) + eps)
+void rms_norm_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out);
+// (x - mean) / sqrt(var + eps), the variance from the differences.
+void layer_norm_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out);
+// The mean of each row and the sum of squared differences from it.
+void moments_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double* mean, double* m2);
+
+// Down each column; results are float64 for combination with other tiles'. `scratch` holds 2*padded(cols).
+void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out, float* scratch);
+void moments_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* mean, double* m2,
+                     float* scratch);
+
+// Largest and sum of exp(x - largest) of each column.
+void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum, float* scratch);
+
+enum class Pooling : uint8_t { kMax, kMin, kAvg };
+// Windows over the positions of a channels-last tile whose extents are `in`. `sign` (1 or -1 a channel, or
+// null) turns the maximum into the minimum where it is -1.
+void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, const Extents& window,
+               const Extents& stride, const float* sign, float* out, const Extents& extent);
+// Element types: `n` elements between memory and float32.
+void expand(const void* src, Dtype type, int64_t n, float* dst);
+// `stream` bypasses the caches where whole aligned vectors allow it.
+void shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream);
+// dst[c*dst_ld + r] = src[r*src_ld + c]
+void transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld);
+void flush_stream();  // after the last `stream` of a thread
+
+}  // namespace upweave::cpu

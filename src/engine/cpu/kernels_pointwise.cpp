@@ -1,0 +1,104 @@
+#include "engine/cpu/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/cpu/kernels_pointwise.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target:
+#include "engine/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace upweave::cpu::HWY_NAMESPACE {
+
+// An operand along one row: the elements themselves, or one value for all of them.
+struct RowOperand {
+  const float* p;
+  bool broadcast;
+  VF value;
+  RowOperand(const View& v, int64_t r)
+      : p(v.p + r * v.row), broadcast(v.col == 0), value(broadcast ? Splat(*p) : hn::Zero(DF())) {}
+  HWY_INLINE VF operator()(int64_t c) const { return broadcast ? value : hn::LoadU(DF(), p + c); }
+};
+
+template <class F>
+HWY_INLINE void Map1(const View& x, float* out, int64_t ld, int64_t rows, int64_t cols, F f) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  for (int64_t r = 0; r < rows; ++r) {
+    const RowOperand xr(x, r);
+    for (int64_t c = 0; c < cols; c += lanes) hn::StoreU(f(xr(c)), DF(), out + r * ld + c);
+  }
+}
+
+template <class F>
+HWY_INLINE void Map2(const View& x, const View& y, float* out, int64_t ld, int64_t rows, int64_t cols, F f) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  for (int64_t r = 0; r < rows; ++r) {
+    const RowOperand xr(x, r), yr(y, r);
+    for (int64_t c = 0; c < cols; c += lanes) hn::StoreU(f(xr(c), yr(c)), DF(), out + r * ld + c);
+  }
+}
+
+void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+               int64_t cols) {
+  const VF va = Splat(a), vb = Splat(b);
+  const VF zero = hn::Zero(DF());
+#define UPWEAVE_MAP1(expression) \
+  return Map1(x, out, ld, rows, cols, [&](VF v) HWY_ATTR { return expression; })
+#define UPWEAVE_MAP2(expression) \
+  return Map2(x, y, out, ld, rows, cols, [&](VF v, VF w) HWY_ATTR { return expression; })
+  switch (fn) {
+    case Fn::kCopy: UPWEAVE_MAP1(v);
+    case Fn::kSign: UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), Splat(-1.0f), Splat(1.0f)));
+    case Fn::kRelu: UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), zero, v));
+    case Fn::kLeakyRelu: UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, va), v));
+    case Fn::kClamp: UPWEAVE_MAP1(Clamp(v, va, vb));
+    case Fn::kExp: UPWEAVE_MAP1(Exp(v));
+    case Fn::kTanh: UPWEAVE_MAP1(Tanh(v));
+    case Fn::kSigmoid: UPWEAVE_MAP1(Sigmoid(v));
+    case Fn::kSwish: UPWEAVE_MAP1(Swish(v));
+    case Fn::kMish: UPWEAVE_MAP1(Mish(v));
+    case Fn::kHardswish: UPWEAVE_MAP1(Hardswish(v));
+    case Fn::kGelu: UPWEAVE_MAP1(Gelu(v));
+    case Fn::kGeluTanh: UPWEAVE_MAP1(GeluTanh(v));
+    case Fn::kAdd: UPWEAVE_MAP2(hn::Add(v, w));
+    case Fn::kSub: UPWEAVE_MAP2(hn::Sub(v, w));
+    case Fn::kMul: UPWEAVE_MAP2(hn::Mul(v, w));
+    case Fn::kDiv: UPWEAVE_MAP2(hn::Div(v, w));
+    case Fn::kMinimum: UPWEAVE_MAP2(MinNan(v, w));
+    case Fn::kMaximum: UPWEAVE_MAP2(MaxNan(v, w));
+  }
+#undef UPWEAVE_MAP1
+#undef UPWEAVE_MAP2
+}
+
+void Affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,
+            int64_t rows, int64_t cols) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  for (int64_t r = 0; r < rows; ++r) {
+    const RowOperand xr(x, r), cr(center, r), sr(scale, r), hr(shift, r);
+    for (int64_t c = 0; c < cols; c += lanes) {
+      hn::StoreU(hn::MulAdd(hn::Sub(xr(c), cr(c)), sr(c), hr(c)), DF(), out + r * ld + c);
+    }
+  }
+}
+
+}  // namespace upweave::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace upweave::cpu {
+
+HWY_EXPORT(Pointwise);
+HWY_EXPORT(Affine);
+
+void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+               int64_t cols) {
+  HWY_DYNAMIC_DISPATCH(Pointwise)(fn, a, b, x, y, out, ld, rows, cols);
+}
+
+void affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,
+            int64_t rows, int64_t cols) {
+  HWY_DYNAMIC_DISPATCH(Affine)(x, center, scale, shift, out, ld, rows, cols);
+}
+
+}  // namespace upweave::cpu
+#endif

@@ -1,0 +1,136 @@
+// Vector functions of float32, one copy an instruction set (include only between HWY_BEFORE_NAMESPACE and
+// HWY_AFTER_NAMESPACE). Errors are the largest measured over all floats of the stated range, in units in the
+// last place; tests/cpu_math_test.cpp measures them again. NaN gives NaN, infinities the limits.
+#if defined(UPWEAVE_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef UPWEAVE_CPU_MATH_INL_H_
+#undef UPWEAVE_CPU_MATH_INL_H_
+#else
+#define UPWEAVE_CPU_MATH_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace upweave::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+using MF = hn::Mask<DF>;
+
+HWY_INLINE VF Splat(float v) { return hn::Set(DF(), v); }
+
+// c0 + c1 x + c2 x^2 ..., by Horner.
+template <class... C>
+HWY_INLINE VF Poly(VF x, float c0, C... rest) {
+  if constexpr (sizeof...(rest) == 0) {
+    return Splat(c0);
+  } else {
+    return hn::MulAdd(x, Poly(x, rest...), Splat(c0));
+  }
+}
+
+// Comparisons with NaN are false, and what Min and Max make of NaN differs between instruction sets; these
+// two give NaN if either is NaN.
+HWY_INLINE VF MaxNan(VF a, VF b) {
+  return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a);
+}
+HWY_INLINE VF MinNan(VF a, VF b) {
+  return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::Ne(b, b)), b, a);
+}
+// NaN stays NaN; lo > hi gives hi.
+HWY_INLINE VF Clamp(VF x, VF lo, VF hi) {
+  x = hn::IfThenElse(hn::Lt(x, lo), lo, x);
+  return hn::IfThenElse(hn::Gt(x, hi), hi, x);
+}
+
+// exp(x + tail), x in [-105, 90] (NaN gives garbage), |tail| tiny: 2^n exp(r) with |r| <= ln(2)/2.
+// 2^n is applied in two halves so that subnormal results round once and overflow gives infinity.
+HWY_INLINE VF ExpCore(VF x, VF tail) {
+  const hn::RebindToSigned<DF> di;
+  const auto n = hn::NearestInt(hn::Mul(x, Splat(1.44269504f)));
+  const VF nf = hn::ConvertTo(DF(), n);
+  VF r = hn::NegMulAdd(nf, Splat(0.693359375f), x);
+  r = hn::Add(hn::NegMulAdd(nf, Splat(-2.12194440e-4f), r), tail);
+  const VF p = Poly(r, 5.0000001201e-1f, 1.6666665459e-1f, 4.1665795894e-2f, 8.3334519073e-3f, 1.3981999507e-3f,
+                    1.9875691500e-4f);
+  const VF e = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), Splat(1.0f));
+  const auto half = hn::ShiftRight<1>(n);
+  const auto bias = hn::Set(di, 127);
+  const VF a = hn::BitCast(DF(), hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const VF b = hn::BitCast(DF(), hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias)));
+  return hn::Mul(hn::Mul(e, a), b);
+}
+
+// 1 ulp everywhere.
+HWY_INLINE VF Exp(VF x) {
+  const VF y = ExpCore(Clamp(x, Splat(-105.0f), Splat(90.0f)), hn::Zero(DF()));
+  return hn::IfThenElse(hn::Eq(x, x), y, x);
+}
+
+// e^-|x| / (1 + e^-|x|) and its complement: no cancellation on either side. 3 ulp everywhere.
+HWY_INLINE VF Sigmoid(VF x) {
+  const VF e = Exp(hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(DF())), e, Splat(1.0f)), hn::Add(e, Splat(1.0f)));
+}
+
+// Odd polynomial below 0.625 (Cephes), 1 - 2/(e^2t + 1) above. 2 ulp everywhere.
+HWY_INLINE VF Tanh(VF x) {
+  const VF t = hn::Abs(x);
+  const VF x2 = hn::Mul(x, x);
+  const VF p = Poly(x2, -3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f, 2.06390887954e-2f,
+                    -5.70498872745e-3f);
+  const VF small = hn::MulAdd(hn::Mul(x2, x), p, x);
+  const VF clamped = hn::Min(t, Splat(10.0f));  // tanh(10) rounds to 1
+  const VF e = ExpCore(hn::Add(clamped, clamped), hn::Zero(DF()));
+  const VF large = hn::CopySign(hn::Sub(Splat(1.0f), hn::Div(Splat(2.0f), hn::Add(e, Splat(1.0f)))), x);
+  const VF y = hn::IfThenElse(hn::Lt(t, Splat(0.625f)), small, large);
+  return hn::IfThenElse(hn::Eq(x, x), y, x);
+}
+
+HWY_INLINE VF Swish(VF x) { return hn::Mul(x, Sigmoid(x)); }
+
+// tanh(log1p(e)) = n / (n + 2) with e = exp(x), n = e (e + 2); x itself from 20 on.
+HWY_INLINE VF Mish(VF x) {
+  const VF e = Exp(hn::Min(x, Splat(20.0f)));
+  const VF n = hn::Mul(e, hn::Add(e, Splat(2.0f)));
+  const VF y = hn::Mul(x, hn::Div(n, hn::Add(n, Splat(2.0f))));
+  return hn::IfThenElse(hn::Ge(x, Splat(20.0f)), x, hn::IfThenElse(hn::Eq(x, x), y, x));
+}
+
+HWY_INLINE VF Hardswish(VF x) {
+  const VF gate = Clamp(hn::Add(x, Splat(3.0f)), hn::Zero(DF()), Splat(6.0f));
+  return hn::Mul(x, hn::Mul(gate, Splat(1.0f / 6.0f)));
+}
+
+// x Phi(x), Phi(-t) = exp(-t^2/2) R(t) with R(t) = erfcx(t / sqrt 2) / 2 a polynomial of (t - 10/3)/(t + 10/3),
+// relative error 6e-8 on [0, 14.5], where Phi(-t) underflows. 4 ulp everywhere, also in the negative tail.
+HWY_INLINE VF Gelu(VF x) {
+  const VF t = hn::Min(hn::Abs(x), Splat(14.5f));
+  const VF t2 = hn::Mul(t, t);
+#if HWY_NATIVE_FMA
+  const VF tail = hn::MulSub(t, t, t2);  // t*t = t2 + tail exactly
+#else
+  const VF top = hn::And(t, hn::BitCast(DF(), hn::Set(hn::RebindToUnsigned<DF>(), 0xfffff000u)));  // 12 bits
+  const VF tail = hn::Add(hn::Sub(hn::Mul(top, top), t2), hn::Mul(hn::Sub(t, top), hn::Add(t, top)));
+#endif
+  const VF e = ExpCore(hn::Mul(t2, Splat(-0.5f)), hn::Mul(tail, Splat(-0.5f)));
+  const VF s = hn::Sub(Splat(1.0f), hn::Div(Splat(20.0f / 3.0f), hn::Add(t, Splat(10.0f / 3.0f))));
+  const VF r = Poly(s, 1.1098530143499374e-1f, -1.9327501952648163e-1f, 1.2556497752666473e-1f,
+                    -5.7156216353178024e-2f, 1.4784244820475578e-2f, 3.1250916072167456e-4f, -1.4808325795456767e-3f,
+                    1.222886930918321e-4f, 1.4991519856266677e-4f);
+  const VF q = hn::Mul(e, r);
+  const VF phi = hn::IfThenElse(hn::Lt(x, hn::Zero(DF())), q, hn::Sub(Splat(1.0f), q));
+  return hn::Mul(x, phi);
+}
+
+// 0.5 (1 + tanh z) = sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3).
+HWY_INLINE VF GeluTanh(VF x) {
+  const VF x2 = hn::Mul(x, x);
+  const VF z2 = hn::Mul(x, hn::MulAdd(x2, Splat(0.0713548162726f), Splat(1.59576912161f)));
+  return hn::Mul(x, Sigmoid(z2));
+}
+
+}  // namespace upweave::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,457 @@
+#include "engine/cpu/node_launch.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/cpu/kernels.h"
+#include "engine/partials.h"
+#include "graph/ops/conv_transpose.h"
+#include "graph/ops/norms.h"
+#include "graph/ops/reductions.h"
+
+namespace upweave::cpu {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Elements of a typed array, as float64.
+struct Reader {
+  const char* data;
+  Dtype type;
+  double operator[](int64_t i) const { return load_element(data, type, i); }
+};
+
+using Unary = double (*)(double, double, double);
+using Binary = double (*)(double, double);
+
+double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
+double clamp(double x, double lo, double hi) { return std::isnan(x) ? x : std::min(std::max(x, lo), hi); }
+
+Unary unary(const Node& node) {
+  const std::string_view op = node.op->name;
+  if (op == "relu") return [](double x, double, double) { return x < 0 ? 0 : x; };
+  if (op == "leaky_relu") return [](double x, double a, double) { return x < 0 ? a * x : x; };
+  if (op == "clamp" || op == "hardtanh") return clamp;
+  if (op == "exp") return [](double x, double, double) { return std::exp(x); };
+  if (op == "tanh") return [](double x, double, double) { return std::tanh(x); };
+  if (op == "sigmoid") return [](double x, double, double) { return sigmoid(x); };
+  if (op == "swish") return [](double x, double, double) { return x * sigmoid(x); };
+  if (op == "mish") {
+    return [](double x, double, double) { return x * std::tanh(x > 20 ? x : std::log1p(std::exp(x))); };
+  }
+  if (op == "hardswish") return [](double x, double, double) { return x * clamp(x + 3, 0, 6) / 6; };
+  if (op == "gelu" && node.attrs.flag("tanh")) {
+    return [](double x, double, double) {
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    };
+  }
+  if (op == "gelu") return [](double x, double, double) { return x * (0.5 * std::erfc(-x * M_SQRT1_2)); };
+  return nullptr;
+}
+
+Binary binary(std::string_view op) {
+  if (op == "add") return [](double a, double b) { return a + b; };
+  if (op == "sub") return [](double a, double b) { return a - b; };
+  if (op == "mul") return [](double a, double b) { return a * b; };
+  if (op == "div") return [](double a, double b) { return a / b; };
+  if (op == "minimum") return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); };
+  if (op == "maximum") return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); };
+  return nullptr;
+}
+
+class NodeLaunch final : public Launch {
+ public:
+  NodeLaunch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes, const Memory& result)
+      : node_(node), in_(std::move(operands)), shapes_(std::move(shapes)), out_(result) {}
+
+  int64_t scratch_bytes(int) const override { return 0; }
+  std::string describe() const override { return fmt::format("{} on its own, in float64", node_.op->name); }
+
+  void run(const Bases& bases, char*, int threads) const override {
+    const std::string_view op = node_.op->name;
+    Call call{bases, threads, {in_[0].read(bases), in_[0].type}, out_.write(bases)};
+    if (unary(node_)) return map(call);
+    if (binary(op)) return meet(call);
+    if (op.ends_with("_pool")) return pool(call);
+    if (op == "softmax" || op == "softmax_stats" || op == "softmax_apply") return softmax(call);
+    if (op.ends_with("_norm") || op == "moments" || op == "normalize") return norm(call);
+    return reduce(call);
+  }
+
+  static bool serves(const Node& node) {
+    const std::string_view op = node.op->name;
+    return unary(node) || binary(op) || op.ends_with("_pool") || op.starts_with("softmax") || op.ends_with("_norm") ||
+           op == "moments" || op == "normalize" || op == "sum" || op == "mean" || op == "max" || op == "min" ||
+           op == "logsumexp";
+  }
+
+ private:
+  struct Call {
+    const Bases& bases;
+    int threads;
+    Reader x;
+    char* out;
+  };
+
+  void store(const Call& call, int64_t i, double v) const { store_element(call.out, out_.type, i, v); }
+  Reader operand(const Call& call, size_t slot) const { return {in_[slot].read(call.bases), in_[slot].type}; }
+  bool has(size_t slot) const { return slot < in_.size() && in_[slot].exists(); }
+
+  void map(const Call& call) const {
+    const Unary f = unary(node_);
+    double a = 0, b = 0;
+    if (node_.attrs.has("slope")) a = node_.attrs.real("slope");
+    if (node_.attrs.has("lo")) a = node_.attrs.real("lo"), b = node_.attrs.real("hi");
+    const int64_t n = count(node_.shape);
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t i = 0; i < n; ++i) store(call, i, f(call.x[i], a, b));
+  }
+
+  // Strides of an operand against the result, 0 along axes that it is broadcast over.
+  static std::array<int64_t, 5> strides(const Dims& d) {
+    std::array<int64_t, 5> s = {d.c * d.voxels(), d.voxels(), d.space[1] * d.space[2], d.space[2], 1};
+    const std::array<int64_t, 5> e = {d.n, d.c, d.space[0], d.space[1], d.space[2]};
+    for (size_t a = 0; a < 5; ++a) {
+      if (e[a] == 1) s[a] = 0;
+    }
+    return s;
+  }
+
+  void meet(const Call& call) const {
+    const Binary f = binary(node_.op->name);
+    const Dims d = dims_of(node_.shape);
+    const auto sx = strides(dims_of(broadcast_shape(shapes_[0], node_.shape, "operand")));
+    auto sy = sx;
+    Reader y = call.x;
+    double number = 0;
+    if (has(1)) {
+      y = operand(call, 1);
+      sy = strides(dims_of(broadcast_shape(shapes_[1], node_.shape, "operand")));
+    } else {
+      number = node_.attrs.real("value");
+    }
+    const int64_t rows = d.n * d.c;
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+      int64_t i = r * d.voxels();
+      for (int64_t p = 0; p < d.space[0]; ++p) {
+        for (int64_t q = 0; q < d.space[1]; ++q) {
+          for (int64_t w = 0; w < d.space[2]; ++w, ++i) {
+            auto at = [&](const std::array<int64_t, 5>& s) {
+              return r / d.c * s[0] + r % d.c * s[1] + p * s[2] + q * s[3] + w * s[4];
+            };
+            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : number));
+          }
+        }
+      }
+    }
+  }
+
+  void pool(const Call& call) const {
+    const Dims in = dims_of(shapes_[0]), out = dims_of(node_.shape);
+    const size_t spatial = spatial_rank(shapes_[0]);
+    const Shape w = per_axis(node_, "window", spatial, 1);
+    const Extents window = extents_of(w, 1);
+    const Extents stride = extents_of(node_.attrs.has("stride") ? per_axis(node_, "stride", spatial, 1) : w, 1);
+    const bool average = node_.op->name == "avg_pool";
+    const int64_t rows = out.n * out.c;
+    const Reader sign = has(1) ? operand(call, 1) : call.x;
+    const bool one_sign = has(1) && count(shapes_[1]) == 1;
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+      const bool flip = has(1) && sign[one_sign ? 0 : r % out.c] < 0;
+      const bool largest = (node_.op->name == "max_pool") != flip;
+      int64_t o = r * out.voxels();
+      for (int64_t d = 0; d < out.space[0]; ++d) {
+        for (int64_t h = 0; h < out.space[1]; ++h) {
+          for (int64_t ow = 0; ow < out.space[2]; ++ow, ++o) {
+            double acc = average ? 0 : largest ? -kInf : kInf;
+            for (int64_t i = 0; i < window[0]; ++i) {
+              for (int64_t j = 0; j < window[1]; ++j) {
+                for (int64_t k = 0; k < window[2]; ++k) {
+                  const int64_t at = ((r * in.space[0] + d * stride[0] + i) * in.space[1] + h * stride[1] + j) * in.space[2] +
+                                     ow * stride[2] + k;
+                  const double x = call.x[at];
+                  if (average) acc += x;
+                  else if (std::isnan(x) || std::isnan(acc)) acc = x + acc;
+                  else acc = largest ? std::max(x, acc) : std::min(x, acc);
+                }
+              }
+            }
+            store(call, o, average ? acc / static_cast<double>(window[0] * window[1] * window[2]) : acc);
+          }
+        }
+      }
+    }
+  }
+
+  void reduce(const Call& call) const {
+    const Dims in = dims_of(shapes_[0]), out = dims_of(node_.shape);
+    const std::string_view op = node_.op->name;
+    const std::array<int64_t, 5> ein = {in.n, in.c, in.space[0], in.space[1], in.space[2]};
+    const std::array<int64_t, 5> eout = {out.n, out.c, out.space[0], out.space[1], out.space[2]};
+    std::array<int64_t, 5> stride, walk;
+    int64_t step = 1;
+    for (size_t a = 5; a-- > 0; step *= ein[a]) {
+      stride[a] = step;
+      walk[a] = ein[a] / eout[a];
+    }
+    const double terms = static_cast<double>(walk[0] * walk[1] * walk[2] * walk[3] * walk[4]);
+    const int64_t n = out.count();
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t o = 0; o < n; ++o) {
+      int64_t rest = o, base = 0;
+      for (size_t a = 5; a-- > 0; rest /= eout[a]) base += rest % eout[a] * stride[a];
+      auto each = [&](auto f) {
+        for (int64_t c = 0; c < walk[1]; ++c) {
+          for (int64_t d = 0; d < walk[2]; ++d) {
+            for (int64_t h = 0; h < walk[3]; ++h) {
+              for (int64_t w = 0; w < walk[4]; ++w) {
+                f(call.x[base + c * stride[1] + d * stride[2] + h * stride[3] + w * stride[4]]);
+              }
+            }
+          }
+        }
+      };
+      if (op == "sum" || op == "mean") {
+        double sum = 0;
+        each([&](double x) { sum += x; });
+        store(call, o, op == "sum" ? sum : sum / terms);
+      } else {
+        const bool smallest = op == "min";
+        double best = smallest ? kInf : -kInf;
+        each([&](double x) {
+          if (std::isnan(x) || std::isnan(best)) best = x + best;
+          else best = smallest ? std::min(x, best) : std::max(x, best);
+        });
+        if (op == "logsumexp") {
+          const double top = std::isinf(best) ? 0 : best;
+          double sum = 0;
+          each([&](double x) { sum += std::exp(x - top); });
+          best = top + std::log(sum);
+        }
+        store(call, o, best);
+      }
+    }
+  }
+
+  void softmax(const Call& call) const {
+    const Dims d = dims_of(shapes_[0]);
+    const bool channels = node_.attrs.word("axes") == "channel";
+    const int64_t v = d.voxels(), sets = channels ? d.n * v : d.n * d.c;
+    const int64_t size = channels ? d.c : v, step = channels ? v : 1;
+    const std::string_view op = node_.op->name;
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t s = 0; s < sets; ++s) {
+      const int64_t start = channels ? s / v * d.c * v + s % v : s * v;
+      double top = -kInf, sum = 0;
+      if (op == "softmax_apply") {
+        top = operand(call, 1)[s];
+        sum = operand(call, 1)[sets + s];
+      } else {
+        for (int64_t i = 0; i < size; ++i) {
+          const double x = call.x[start + i * step];
+          top = std::isnan(x) || x > top ? x : top;
+        }
+        for (int64_t i = 0; i < size; ++i) sum += std::exp(call.x[start + i * step] - top);
+      }
+      if (op == "softmax_stats") {
+        store(call, s, top);
+        store(call, sets + s, sum);
+        continue;
+      }
+      for (int64_t i = 0; i < size; ++i) {
+        store(call, start + i * step, std::exp(call.x[start + i * step] - top) / sum);
+      }
+    }
+  }
+
+  // A set is `blocks` runs of `size` elements.
+  struct Set {
+    int64_t start, blocks, block_stride, size, stride;
+    template <class F>
+    void each(F f) const {
+      for (int64_t b = 0; b < blocks; ++b) {
+        for (int64_t i = 0; i < size; ++i) f(start + b * block_stride + i * stride);
+      }
+    }
+  };
+  static Set set_of(const NormSets& sets, int64_t s) {
+    const int64_t v = sets.voxels, c = sets.channels;
+    switch (sets.kind) {
+      case NormSets::Kind::kChannel: return {s / v * c * v + s % v, 1, 0, c, v};
+      case NormSets::Kind::kBatch: return {s * v, sets.size / v, c * v, v, 1};
+      case NormSets::Kind::kLast:
+      case NormSets::Kind::kInstance:
+      case NormSets::Kind::kGroup: break;
+    }
+    return {s * sets.size, 1, 0, sets.size, 1};
+  }
+
+  void norm(const Call& call) const {
+    const std::string_view op = node_.op->name;
+    const NormSets sets = norm_sets(node_, shapes_[0]);
+    const double eps = norm_eps(node_), n = static_cast<double>(sets.size);
+    const size_t weight = op == "normalize" ? 2 : 1, bias = weight + 1;
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t s = 0; s < sets.sets; ++s) {
+      const Set set = set_of(sets, s);
+      double mean = 0, var = 0;
+      if (op == "normalize") {
+        mean = operand(call, 1)[s];
+        var = operand(call, 1)[sets.sets + s];
+      } else {
+        if (op != "rms_norm") set.each([&](int64_t i) { mean += call.x[i]; });
+        mean /= n;
+        set.each([&](int64_t i) { var += (call.x[i] - mean) * (call.x[i] - mean); });
+        var /= n;
+      }
+      if (op == "moments") {
+        store(call, s, mean);
+        store(call, sets.sets + s, var);
+        continue;
+      }
+      const double scale = 1 / std::sqrt(var + eps);
+      set.each([&](int64_t i) {
+        const int64_t c = sets.kind == NormSets::Kind::kLast ? i % sets.trailing : i / sets.voxels % sets.channels;
+        double y = (call.x[i] - mean) * scale;
+        if (has(weight)) y *= operand(call, weight)[c];
+        if (has(bias)) y += operand(call, bias)[c];
+        store(call, i, y);
+      });
+    }
+  }
+
+  Node node_;
+  std::vector<Memory> in_;
+  std::vector<Shape> shapes_;
+  Memory out_;
+};
+
+// mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] S[ci, k], S[ci, k] the sum of x over the
+// inputs whose tap k lands inside the output. Per axis they are an interval, so a row of inputs is summed once:
+// what all taps share, and the few elements that only some of them see.
+class MeanConvLaunch final : public Launch {
+ public:
+  MeanConvLaunch(const Node& node, const Memory& x, const Memory& kernel, const Memory& bias,
+                 const std::vector<Shape>& shapes, const Memory& result)
+      : x_(x), kernel_(kernel), bias_(bias), out_(result) {
+    in_ = dims_of(shapes[0]);
+    const size_t spatial = spatial_rank(shapes[0]);
+    const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
+    const Shape dilation = per_axis(node, "dilation", spatial, 1), extent = per_axis(node, "out", spatial, 1);
+    groups_ = node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
+    per_out_ = shapes[1][1];
+    taps_ = extents_of(Shape(shapes[1].begin() + 2, shapes[1].end()), 1);
+    voxels_ = static_cast<double>(count(extent));
+    for (size_t a = 0; a < 3; ++a) {
+      for (int64_t k = 0; k < taps_[a]; ++k) {
+        if (a + spatial < 3) {
+          range_[a].push_back({0, 1});
+          continue;
+        }
+        const size_t s = a + spatial - 3;
+        const int64_t shift = k * dilation[s] - padding[s], last = extent[s] - 1 - shift;
+        const int64_t lo = shift < 0 ? (-shift + stride[s] - 1) / stride[s] : 0;
+        const int64_t hi = last < 0 ? 0 : std::min(in_.space[a], last / stride[s] + 1);
+        range_[a].push_back({lo, std::max(lo, hi)});
+      }
+    }
+  }
+
+  int64_t taps() const { return taps_[0] * taps_[1] * taps_[2]; }
+  int64_t scratch_bytes(int threads) const override {
+    return round_up(in_.n * in_.c * taps() * 8, 64) + threads * round_up(padded(in_.space[2]) * 4 + taps_[2] * 8, 64);
+  }
+  std::string describe() const override {
+    return fmt::format("mean of the convolution from {} sums of the input, without the convolution", taps());
+  }
+
+  void run(const Bases& bases, char* scratch, int threads) const override {
+    double* sums = reinterpret_cast<double*>(scratch);
+    char* rows = scratch + round_up(in_.n * in_.c * taps() * 8, 64);
+    const int64_t row_bytes = round_up(padded(in_.space[2]) * 4 + taps_[2] * 8, 64);
+    const int64_t c_out = per_out_ * groups_, per_in = in_.c / groups_;
+#pragma omp parallel num_threads(threads)
+    {
+      float* row = reinterpret_cast<float*>(rows + omp_get_thread_num() * row_bytes);
+      double* row_sums = reinterpret_cast<double*>(row + padded(in_.space[2]));
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < in_.n * in_.c; ++r) channel_sums(bases, r, row, row_sums, sums + r * taps());
+#pragma omp for schedule(static)
+      for (int64_t o = 0; o < in_.n * c_out; ++o) {
+        const int64_t n = o / c_out, co = o % c_out, group = co / per_out_;
+        const Reader kernel{kernel_.read(bases), kernel_.type};
+        double total = 0;
+        for (int64_t ci = group * per_in; ci < (group + 1) * per_in; ++ci) {
+          for (int64_t t = 0; t < taps(); ++t) {
+            total += kernel[(ci * per_out_ + co % per_out_) * taps() + t] * sums[(n * in_.c + ci) * taps() + t];
+          }
+        }
+        total /= voxels_;
+        if (bias_.exists()) total += Reader{bias_.read(bases), bias_.type}[co];
+        store_element(out_.write(bases), out_.type, o, total);
+      }
+    }
+  }
+
+ private:
+  struct Interval {
+    int64_t lo, hi;
+    bool holds(int64_t i) const { return lo <= i && i < hi; }
+  };
+
+  void channel_sums(const Bases& bases, int64_t r, float* row, double* row_sums, double* sums) const {
+    std::fill(sums, sums + taps(), 0.0);
+    const auto& along = range_[2];
+    int64_t lo = 0, hi = in_.space[2];  // what every tap that sees anything sees
+    for (const Interval& i : along) {
+      if (i.lo < i.hi) lo = std::max(lo, i.lo), hi = std::min(hi, i.hi);
+    }
+    if (hi < lo) hi = lo;
+    for (int64_t d = 0; d < in_.space[0]; ++d) {
+      for (int64_t h = 0; h < in_.space[1]; ++h) {
+        const int64_t at = ((r * in_.space[0] + d) * in_.space[1] + h) * in_.space[2];
+        expand(x_.read(bases) + at * size_of(x_.type), x_.type, in_.space[2], row);
+        double shared = 0;
+        for (int64_t w = lo; w < hi; ++w) shared += row[w];
+        for (size_t k = 0; k < along.size(); ++k) {
+          row_sums[k] = 0;
+          if (along[k].lo >= along[k].hi) continue;
+          for (int64_t w = along[k].lo; w < std::min(lo, along[k].hi); ++w) row_sums[k] += row[w];
+          for (int64_t w = std::max(hi, along[k].lo); w < along[k].hi; ++w) row_sums[k] += row[w];
+          row_sums[k] += shared;
+        }
+        for (int64_t i = 0; i < taps_[0]; ++i) {
+          for (int64_t j = 0; j < taps_[1]; ++j) {
+            if (!range_[0][i].holds(d) || !range_[1][j].holds(h)) continue;
+            for (int64_t k = 0; k < taps_[2]; ++k) sums[(i * taps_[1] + j) * taps_[2] + k] += row_sums[k];
+          }
+        }
+      }
+    }
+  }
+
+  Memory x_, kernel_, bias_, out_;
+  Dims in_;
+  int64_t groups_ = 1, per_out_ = 1;
+  Extents taps_;
+  double voxels_ = 1;
+  std::vector<Interval> range_[3];
+};
+
+}  // namespace
+
+std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes,
+                                         const Memory& result) {
+  if (is(node, "mean_conv")) {
+    return std::make_unique<MeanConvLaunch>(node, operands[0], operands[1], operands[2], shapes, result);
+  }
+  if (!NodeLaunch::serves(node)) throw fail(Status::kUnsupported, "the CPU engine has no {}", node.op->name);
+  return std::make_unique<NodeLaunch>(node, std::move(operands), std::move(shapes), result);
+}
+
+}  // namespace upweave::cpu

@@ -1,0 +1,15 @@
+#pragma once
+// One node on its own, from memory to memory, element by element in float64: what no tile program takes, and
+// the engine's own cross-check for what they do.
+#include <memory>
+#include <vector>
+
+#include "engine/cpu/values.h"
+
+namespace upweave::cpu {
+
+// `operands` and `shapes` are the node's inputs, in order; absent ones do not exist.
+std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes,
+                                         const Memory& result);
+
+}  // namespace upweave::cpu

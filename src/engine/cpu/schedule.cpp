@@ -1,0 +1,259 @@
+#include "engine/cpu/schedule.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "engine/cpu/node_launch.h"
+#include "graph/ops/conv_transpose.h"
+
+namespace upweave::cpu {
+namespace {
+
+bool contains(const std::vector<Id>& ids, Id id) { return std::ranges::find(ids, id) != ids.end(); }
+
+// Leading axes that the tensor does not have get extent 1, stride 1, padding 0.
+ConvShape conv_shape(const ConvGeometry& g) {
+  ConvShape s;
+  s.c_in = g.c_in;
+  s.c_out = g.c_out;
+  s.groups = g.groups;
+  s.kernel = extents_of(g.kernel, 1);
+  s.stride = extents_of(g.stride, 1);
+  s.dilation = extents_of(g.dilation, 1);
+  s.padding = extents_of(g.padding, 0);
+  s.in = extents_of(g.in, 1);
+  s.out = extents_of(g.out, 1);
+  return s;
+}
+
+class Scheduler {
+ public:
+  Scheduler(const FusedPlan& plan, const Options& options)
+      : plan_(plan), graph_(plan.graph), options_(options), users_(users(plan.graph)), cache_(cache_bytes_per_core()) {
+    memory_.resize(graph_.nodes.size());
+    memory_[0] = {Memory::Where::kInput, 0, options.dtype, dims_of(graph_[0].shape)};
+  }
+
+  Schedule run() {
+    for (size_t p = 0; p < plan_.passes.size(); ++p) schedule_pass(p);
+    const Id out = graph_.output;
+    if (memory_[out].where != Memory::Where::kOutput) {  // the input itself, or a parameter
+      TileBuilder builder = make_builder(Layout::kChannelsFirst);
+      builder.store(out, output_place());
+      result_.launches.push_back(make_tile_launch(builder.finish(), cache_));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // --- places ----------------------------------------------------------------------------------------------
+
+  Memory output_place() const {
+    return {Memory::Where::kOutput, 0, options_.dtype, dims_of(graph_[graph_.output].shape)};
+  }
+
+  Memory workspace_place(Id id, Dtype type) {
+    const int64_t bytes = checked_mul(count(graph_[id].shape), size_of(type), "the workspace");
+    Memory m{Memory::Where::kWorkspace, result_.workspace_bytes, type, dims_of(graph_[id].shape)};
+    result_.workspace_bytes = checked_add(result_.workspace_bytes, round_up(bytes, 64), "the workspace");
+    return m;
+  }
+
+  // Statistics are float64, so that a large mean keeps the digits that the spread needs.
+  Memory place(Id id) {
+    if (memory_[id].exists()) return memory_[id];
+    const bool stats = is(graph_[id], "moments") || is(graph_[id], "softmax_stats");
+    if (id == graph_.output) {
+      memory_[id] = output_place();
+    } else if (plan_.places[id].kind == Place::Kind::kOutput && !stats) {
+      memory_[id] = {Memory::Where::kOutput, 0, Dtype::kF32, dims_of(graph_[id].shape)};
+    } else {
+      memory_[id] = workspace_place(id, stats ? Dtype::kF64 : Dtype::kF32);
+    }
+    return memory_[id];
+  }
+
+  Memory lookup(Id id) {
+    if (id == kNone) return {};
+    if (!plan_.weights[id] || memory_[id].exists()) return memory_[id];
+    const Dtype type = is_param(graph_, id) ? options_.dtype : Dtype::kF64;
+    memory_[id] = {Memory::Where::kPacked, result_.packed_bytes, type, dims_of(graph_[id].shape)};
+    result_.values.push_back({id, result_.packed_bytes, type});
+    const int64_t bytes = checked_mul(count(graph_[id].shape), size_of(type), "the packed parameters");
+    result_.packed_bytes = checked_add(result_.packed_bytes, round_up(bytes, 64), "the packed parameters");
+    return memory_[id];
+  }
+
+  TileBuilder make_builder(Layout layout) {
+    return TileBuilder(
+        graph_, layout, cache_, [this](Id id) { return lookup(id); }, [this](Id id) { return place(id); });
+  }
+
+  // --- passes ----------------------------------------------------------------------------------------------
+
+  // Whether somebody reads `id` who does not compute it: in what is left of this pass, or in a later one.
+  bool read_later(Id id, size_t pass, const std::vector<Id>& rest) const {
+    if (id == graph_.output) return true;
+    for (const Id user : users_[id]) {
+      if (user == kNone) continue;
+      if (contains(rest, user)) return true;
+      for (size_t p = pass + 1; p < plan_.passes.size(); ++p) {
+        if (contains(plan_.passes[p].nodes, user) && !contains(plan_.passes[p].nodes, id)) return true;
+      }
+    }
+    return false;
+  }
+
+  void schedule_pass(size_t pass) {
+    std::vector<Id> rest;
+    const std::vector<Id>& nodes = plan_.passes[pass].nodes;
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+      // What lies in memory already is not computed again, nor what only it would need.
+      if (!memory_[*it].exists() && read_later(*it, pass, rest)) rest.push_back(*it);
+    }
+    std::ranges::reverse(rest);
+    while (!rest.empty()) {
+      std::vector<Id> done = launch_conv(pass, rest);
+      if (done.empty()) done = launch_tiles(pass, rest);
+      if (done.empty()) done = launch_node(rest);
+      std::erase_if(rest, [&](Id id) { return contains(done, id); });
+    }
+  }
+
+  void finish_launch(TileBuilder& builder, size_t pass, const std::vector<Id>& done, const std::vector<Id>& rest) {
+    std::vector<Id> left = rest;
+    std::erase_if(left, [&](Id id) { return contains(done, id); });
+    for (const Id id : done) {
+      if (builder.computes(id) && !builder.reduces(id) && read_later(id, pass, left)) builder.store(id, place(id));
+    }
+    result_.launches.push_back(make_tile_launch(builder.finish(), cache_));
+  }
+
+  // The first convolution whose input is in memory, or behind a head that can be done on the way in.
+  std::vector<Id> launch_conv(size_t pass, const std::vector<Id>& rest) {
+    for (const Id conv : rest) {
+      if (!is(graph_[conv], "conv_transpose")) continue;
+      auto stage = std::make_unique<ConvStage>();
+      std::vector<Id> done = take_head(conv, rest, *stage);
+      if (!stage->input.exists() || stage->in.n == 0) continue;
+      done.push_back(conv);
+      make_kernel(conv, *stage);
+      TileBuilder builder = make_builder(Layout::kChannelsLast);
+      builder.begin_with(conv, std::move(stage));
+      for (const Id id : rest) {
+        if (!contains(done, id) && builder.add(id)) done.push_back(id);
+      }
+      finish_launch(builder, pass, done, rest);
+      return done;
+    }
+    return {};
+  }
+
+  // Walks up from the convolution: pointwise nodes with a number or a value per channel, then at most one pool.
+  // Each must have no other reader. On failure `stage.input` does not exist.
+  std::vector<Id> take_head(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
+    std::vector<Id> head;
+    Id at = graph_[conv].in[0];
+    stage.in = dims_of(graph_[at].shape);
+    while (!memory_[at].exists()) {
+      const Node& node = graph_[at];
+      if (!contains(rest, at) || users_[at].size() != 1 || stage.pool) return {};
+      if (const auto fn = pointwise_fn(node)) {
+        ConvStage::Point point;
+        point.fn = *fn;
+        pointwise_numbers(node, &point.a, &point.b);
+        if (node.in.size() > 1 && node.in[1] != kNone) {
+          if (!plan_.weights[node.in[1]]) return {};
+          point.operand = lookup(node.in[1]);
+          point.operand.dims = dims_of(broadcast_shape(graph_[node.in[1]].shape, node.shape, "operand"));
+          if (point.operand.dims.space != Extents{1, 1, 1} || point.operand.dims.n != 1) return {};
+        }
+        if (node.shape != graph_[node.in[0]].shape) return {};
+        stage.points.insert(stage.points.begin(), point);
+      } else if (node.op->name.ends_with("_pool") && (node.in.size() < 2 || node.in[1] == kNone)) {
+        const size_t spatial = spatial_rank(node.shape);
+        stage.pool = true;
+        stage.pooling = is(node, "avg_pool") ? Pooling::kAvg : is(node, "max_pool") ? Pooling::kMax : Pooling::kMin;
+        stage.window = extents_of(per_axis(node, "window", spatial, 1), 1);
+        stage.stride = node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial, 1), 1) : stage.window;
+      } else {
+        return {};
+      }
+      head.push_back(at);
+      at = node.in[0];
+    }
+    stage.input = memory_[at];
+    return head;
+  }
+
+  // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as given;
+  // derived weights and inputs keep float32.
+  void make_kernel(Id conv, ConvStage& stage) {
+    const Id weights = graph_[conv].in[1];
+    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, weights) && stage.input.type == Dtype::kBF16 &&
+                     stage.points.empty() && (!stage.pool || stage.pooling != Pooling::kAvg);
+    stage.kernel = make_conv_kernel(conv_shape(conv_geometry(graph_, graph_[conv])), raw ? Dtype::kBF16 : Dtype::kF32,
+                                    options_.algorithm);
+    stage.packed_offset = result_.packed_bytes;
+    result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
+    result_.packed_bytes = checked_add(result_.packed_bytes, round_up(static_cast<int64_t>(stage.kernel->packed_bytes()), 64),
+                                       "the packed parameters");
+  }
+
+  // Tries both layouts on what is left and keeps the one that takes more of it.
+  std::vector<Id> launch_tiles(size_t pass, const std::vector<Id>& rest) {
+    std::vector<Id> best;
+    Layout layout = Layout::kChannelsFirst;
+    for (const Layout l : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+      const std::vector<Memory> memory = memory_;
+      const Schedule counted{{}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes};
+      TileBuilder builder = make_builder(l);
+      std::vector<Id> done;
+      for (const Id id : rest) {
+        if (builder.add(id)) done.push_back(id);
+      }
+      if (done.size() > best.size()) best = done, layout = l;
+      memory_ = memory;  // trying leaves no trace
+      result_.values = counted.values;
+      result_.packed_bytes = counted.packed_bytes;
+      result_.workspace_bytes = counted.workspace_bytes;
+    }
+    if (best.empty()) return best;
+    TileBuilder builder = make_builder(layout);
+    for (const Id id : best) builder.add(id);
+    finish_launch(builder, pass, best, rest);
+    return best;
+  }
+
+  std::vector<Id> launch_node(const std::vector<Id>& rest) {
+    for (const Id id : rest) {
+      const Node& node = graph_[id];
+      std::vector<Memory> operands;
+      std::vector<Shape> shapes;
+      bool ready = true;
+      for (const Id in : node.in) {
+        operands.push_back(lookup(in));
+        shapes.push_back(in == kNone ? Shape{} : graph_[in].shape);
+        ready = ready && (in == kNone || operands.back().exists());
+      }
+      if (!ready) continue;
+      result_.launches.push_back(make_node_launch(node, operands, shapes, place(id)));
+      return {id};
+    }
+    throw fail(Status::kInternal, "the CPU engine cannot order the nodes of a pass");
+  }
+
+  const FusedPlan& plan_;
+  const Graph& graph_;
+  const Options& options_;
+  const std::vector<std::vector<Id>> users_;
+  const int64_t cache_;
+  std::vector<Memory> memory_;
+  Schedule result_;
+};
+
+}  // namespace
+
+Schedule make_schedule(const FusedPlan& plan, const Options& options) { return Scheduler(plan, options).run(); }
+
+}  // namespace upweave::cpu

@@ -1,0 +1,31 @@
+#pragma once
+// Turns the passes of a plan into launches: tile programs as far as they reach, single nodes where they do not.
+#include <memory>
+#include <vector>
+
+#include "engine/cpu/tile_build.h"
+
+namespace upweave::cpu {
+
+// What pack() leaves in the packed block.
+struct PackedValue {
+  Id node;
+  int64_t offset;
+  Dtype type;  // parameters as they came; what is derived from them in float64
+};
+struct PackedKernel {
+  std::shared_ptr<const ConvKernel> kernel;
+  Id weights;  // the node whose value is packed
+  int64_t offset;
+};
+
+struct Schedule {
+  std::vector<std::unique_ptr<Launch>> launches;
+  std::vector<PackedValue> values;
+  std::vector<PackedKernel> kernels;
+  int64_t packed_bytes = 0, workspace_bytes = 0;  // workspace: values between launches
+};
+
+Schedule make_schedule(const FusedPlan& plan, const Options& options);
+
+}  // namespace upweave::cpu

@@ -1,0 +1,523 @@
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/cpu/tile.h"
+#include "engine/cpu/tile_finish.h"
+#include "engine/cpu/tile_lay.h"
+#include "engine/cpu/tile_move.h"
+
+namespace upweave::cpu {
+namespace {
+
+constexpr int64_t kChunkFloats = 4096;            // of one buffer that a run of row-local steps goes through at once
+constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread
+
+// One tile: a box of level 0 of sample n (channels last), or channels and positions of it (channels first).
+struct Tile {
+  int64_t n = 0, index = 0;  // index: over all samples
+  Box box;
+  int64_t c0 = 0, channels = 1, first = 0, positions = 1;
+  bool leads = false;  // the first tile of its sample (and channels): it stores what does not vary along space
+};
+
+class TileLaunch final : public Launch {
+ public:
+  TileLaunch(TileProgram program, int64_t cache) : p_(std::move(program)) {
+    cut(cache);
+    size_buffers();
+    for (size_t i = 0; i < p_.steps.size();) {
+      size_t j = i + 1;
+      if (chunked(p_.steps[i])) {
+        while (j < p_.steps.size() && chunked(p_.steps[j]) && level_of(p_.steps[j]) == level_of(p_.steps[i])) ++j;
+      }
+      segments_.push_back({i, j});
+      i = j;
+    }
+    for (const Reduction& reduction : p_.reductions) {
+      counts_.emplace_back();
+      for (int64_t i = 0; i < shares(); ++i) {
+        counts_.back().push_back(last() ? box_at(tile(i), reduction.level).count() : p_.dims.voxels());
+      }
+    }
+  }
+
+  int64_t scratch_bytes(int threads) const override {
+    return partial_bytes() + laid_bytes(threads) + threads * thread_bytes_;
+  }
+
+  std::string describe() const override {
+    std::string s = p_.text;
+    if (last()) {
+      s += fmt::format("; tiles of {}x{}x{} positions, {} KiB a thread", tile_[0], tile_[1], tile_[2], thread_bytes_ >> 10);
+    } else {
+      s += fmt::format("; tiles of {} channels x {} positions, {} KiB a thread", channels_, columns_, thread_bytes_ >> 10);
+    }
+    if (p_.conv) s += "; " + p_.conv->kernel->describe();
+    return s;
+  }
+
+  void run(const Bases& bases, char* scratch, int threads) const override {
+    double* partials = reinterpret_cast<double*>(scratch);
+    char* laid = scratch + partial_bytes();
+    char* own = laid + laid_bytes(threads);
+#pragma omp parallel num_threads(threads)
+    {
+      char* mine = own + omp_get_thread_num() * thread_bytes_;
+      const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
+      if (p_.conv) {
+        sweep_conv(bases, partials, laid, mine, threads, me, team);
+      } else {
+        const int64_t tiles = p_.dims.n * per_sample_;
+        for (int64_t t = tiles * me / team; t < tiles * (me + 1) / team; ++t) run_tile(bases, tile(t), partials, mine);
+      }
+      flush_stream();
+#pragma omp barrier
+      for (size_t r = 0; r < p_.reductions.size(); ++r) finish(bases, r, partials, me, team);
+    }
+  }
+
+ private:
+  struct Segment {
+    size_t begin, end;
+  };
+
+  bool last() const { return p_.layout == Layout::kChannelsLast; }
+  const Slot& slot(int s) const { return p_.slots[static_cast<size_t>(s)]; }
+  bool chunked(const Step& step) const {
+    return step.row_local(p_.layout) && (slot(step.out).kind == Kind::kFull || slot(step.out).kind == Kind::kLine);
+  }
+  int level_of(const Step& step) const { return slot(step.out).level; }
+
+  // --- geometry --------------------------------------------------------------------------------------------
+
+  int64_t buffer_floats(size_t b, const Extents& tile, int64_t channels, int64_t columns) const {
+    const int64_t vector = last() ? p_.ld_channels : padded(channels);
+    switch (p_.buffer_kind[b]) {
+      case Kind::kScalar: return kLane;
+      case Kind::kVector: return vector;
+      case Kind::kStats: return 4 * padded(p_.dims.c);
+      case Kind::kFull:
+      case Kind::kLine: break;
+    }
+    if (!last()) return (p_.buffer_kind[b] == Kind::kFull ? channels : 1) * padded(columns);
+    const Level& level = p_.levels[static_cast<size_t>(p_.buffer_level[b])];
+    int64_t positions = 1;
+    for (size_t a = 0; a < 3; ++a) {
+      positions *= std::min(level.extent[a], (tile[a] + level.stride[a] - 1) / level.stride[a]);
+    }
+    return p_.buffer_kind[b] == Kind::kFull ? positions * p_.ld_channels : padded(positions) + kLane;
+  }
+
+  int64_t total_floats(const Extents& tile, int64_t channels, int64_t columns) const {
+    int64_t n = 0;
+    for (size_t b = 0; b < p_.buffer_kind.size(); ++b) n += buffer_floats(b, tile, channels, columns);
+    return n;
+  }
+
+  // The largest tile whose buffers fill three fifths of the cache; the rest is for weights, input and lines in
+  // flight. Width grows first, then height, then depth: rows of the output are then whole.
+  void cut(int64_t cache) {
+    const int64_t budget = cache * 3 / 5 / 4;
+    const Extents full = p_.levels[0].extent;
+    if (last()) {
+      tile_ = p_.multiple;
+      if (p_.conv) {
+        const Extents granule = p_.conv->kernel->granule();
+        for (size_t a = 0; a < 3; ++a) tile_[a] = std::lcm(tile_[a], std::max<int64_t>(1, granule[a]));
+        if (total_floats(tile_, 1, 1) > 2 * budget) tile_ = p_.multiple;
+      }
+      const Extents unit = tile_;
+      for (size_t a = 0; a < 3; ++a) tile_[a] = p_.whole[a] ? full[a] : std::min(unit[a], full[a]);
+      for (const size_t a : {2, 1, 0}) {
+        while (tile_[a] < full[a]) {
+          Extents next = tile_;
+          next[a] = std::min(full[a], tile_[a] + unit[a]);
+          if (total_floats(next, 1, 1) > budget) break;
+          tile_ = next;
+        }
+      }
+      // As many tiles as before, of more even extents.
+      for (size_t a = 0; a < 3; ++a) {
+        grid_[a] = (full[a] + tile_[a] - 1) / tile_[a];
+        if (tile_[a] < full[a]) tile_[a] = std::min(tile_[a], round_up((full[a] + grid_[a] - 1) / grid_[a], unit[a]));
+        grid_[a] = (full[a] + tile_[a] - 1) / tile_[a];
+      }
+      per_sample_ = grid_[0] * grid_[1] * grid_[2];
+      return;
+    }
+    const int64_t voxels = p_.dims.voxels();
+    channels_ = p_.channel_multiple;
+    columns_ = voxels;
+    if (!p_.local_space && total_floats({}, channels_, columns_) > budget) {
+      columns_ = std::max<int64_t>(kLane, std::min(voxels, budget / std::max<int64_t>(1, total_floats({}, channels_, kLane) / kLane)) /
+                                              kLane * kLane);
+    }
+    while (channels_ + p_.channel_multiple <= p_.dims.c && columns_ == voxels &&
+           total_floats({}, channels_ + p_.channel_multiple, columns_) <= budget / 4) {
+      channels_ += p_.channel_multiple;
+    }
+    grid_ = {(p_.dims.c + channels_ - 1) / channels_, (voxels + columns_ - 1) / columns_, 1};
+    per_sample_ = grid_[0] * grid_[1];
+  }
+
+  void size_buffers() {
+    int64_t floats = 0;
+    for (size_t b = 0; b < p_.buffer_kind.size(); ++b) {
+      offset_.push_back(floats);
+      // Buffers start a few lines apart modulo the page, so that a row of one and of another do not alias.
+      floats += round_up(buffer_floats(b, tile_, channels_, columns_), kLane) + 5 * kLane;
+    }
+    stage_ = floats;
+    floats += std::max(kStageFloats, p_.conv ? lay_scratch_floats(*p_.conv) : 0);
+    columns_scratch_ = floats;
+    floats += 8 * padded(p_.dims.c) + 4 * kLane;
+    conv_scratch_ = round_up(floats * 4, 64);
+    thread_bytes_ = round_up(conv_scratch_ + (p_.conv ? static_cast<int64_t>(p_.conv->kernel->scratch_bytes()) : 0), 4096);
+  }
+
+  Box box_at(const Tile& t, int level) const {
+    const Level& l = p_.levels[static_cast<size_t>(level)];
+    Box box;
+    for (size_t a = 0; a < 3; ++a) {
+      const int64_t end = t.box.lo[a] + t.box.extent[a];
+      box.lo[a] = t.box.lo[a] / l.stride[a];
+      const int64_t hi = end == p_.levels[0].extent[a] ? l.extent[a] : std::min(l.extent[a], end / l.stride[a]);
+      box.extent[a] = std::max<int64_t>(0, hi - box.lo[a]);
+    }
+    return box;
+  }
+
+  Tile tile(int64_t index) const {
+    Tile t;
+    t.index = index;
+    t.n = index / per_sample_;
+    int64_t i = index % per_sample_;
+    if (last()) {
+      t.leads = i == 0;
+      t.channels = p_.dims.c;
+      for (size_t a = 3; a-- > 0; i /= grid_[a]) {
+        t.box.lo[a] = i % grid_[a] * tile_[a];
+        t.box.extent[a] = std::min(tile_[a], p_.levels[0].extent[a] - t.box.lo[a]);
+      }
+      return t;
+    }
+    t.c0 = i / grid_[1] * channels_;
+    t.channels = std::min(channels_, p_.dims.c - t.c0);
+    t.first = i % grid_[1] * columns_;
+    t.positions = std::min(columns_, p_.dims.voxels() - t.first);
+    t.leads = t.first == 0;
+    return t;
+  }
+
+  // --- convolution -----------------------------------------------------------------------------------------
+
+  Box whole_output() const {
+    Box box;
+    box.extent = p_.levels[0].extent;
+    return box;
+  }
+  size_t outer_axis() const { return p_.levels[0].extent[0] > 1 ? 0 : p_.levels[0].extent[1] > 1 ? 1 : 2; }
+
+  // Samples, and rows of tiles along the outermost axis, whose input is laid out at once.
+  struct Wave {
+    int64_t samples, rows;
+    Box input;  // for `rows` from the start; it moves along with them
+  };
+  int64_t laid_size(const Box& input) const {
+    const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
+    return round_up(input.count() * p_.conv->kernel->channels_in() * element, 64) + 256;
+  }
+  Box rows_input(int64_t first, int64_t rows) const {
+    Box out = whole_output();
+    const size_t a = outer_axis();
+    out.lo[a] = first * tile_[a];
+    out.extent[a] = std::min(rows * tile_[a], p_.levels[0].extent[a] - out.lo[a]);
+    return p_.conv->kernel->input_box(out);
+  }
+  Wave wave(int threads) const {
+    const int64_t limit = kLaidBytes * threads;
+    Wave w{1, grid_[outer_axis()], rows_input(0, grid_[outer_axis()])};
+    while (w.rows > 1 && laid_size(w.input) > limit) {
+      w.rows = (w.rows + 1) / 2;
+      w.input = rows_input(0, w.rows);
+    }
+    if (w.rows == grid_[outer_axis()]) w.samples = std::clamp<int64_t>(limit / laid_size(w.input), 1, p_.dims.n);
+    return w;
+  }
+  int64_t laid_bytes(int threads) const {
+    if (!p_.conv) return 0;
+    const Wave w = wave(threads);
+    int64_t largest = 0;
+    for (int64_t r = 0; r < grid_[outer_axis()]; r += w.rows) largest = std::max(largest, laid_size(rows_input(r, w.rows)));
+    return round_up(w.samples * largest, 4096);
+  }
+
+  void sweep_conv(const Bases& bases, double* partials, char* laid, char* mine, int threads, int64_t me,
+                  int64_t team) const {
+    const Wave w = wave(threads);
+    const int64_t rows_all = grid_[outer_axis()], tiles_a_row = per_sample_ / rows_all;
+    const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
+    float* stage = reinterpret_cast<float*>(mine) + stage_;
+    for (int64_t n = 0; n < p_.dims.n; n += w.samples) {
+      const int64_t samples = std::min(w.samples, p_.dims.n - n);
+      for (int64_t r = 0; r < rows_all; r += w.rows) {
+        const int64_t rows = std::min(w.rows, rows_all - r);
+        const Box input = rows_input(r, rows);
+        const int64_t row_bytes = input.extent[2] * p_.conv->kernel->channels_in() * element;
+        const int64_t lines = input.extent[0] * input.extent[1];
+        for (int64_t i = samples * lines * me / team; i < samples * lines * (me + 1) / team; ++i) {
+          lay_row(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], i % input.extent[1],
+                  laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
+        }
+#pragma omp barrier
+        const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;
+        for (int64_t i = tiles * me / team; i < tiles * (me + 1) / team; ++i) {
+          const Tile t = tile((n + i / a_sample) * per_sample_ + r * tiles_a_row + i % a_sample);
+          const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
+          const ConvOutput out{buffer(mine, p_.conv->out), t.box, p_.ld_channels};
+          p_.conv->kernel->compute(bases.packed + p_.conv->packed_offset, in, out, mine + conv_scratch_);
+          run_tile(bases, t, partials, mine);
+        }
+#pragma omp barrier
+      }
+    }
+  }
+
+  // --- steps -----------------------------------------------------------------------------------------------
+
+  float* buffer(char* mine, int s) const {
+    return reinterpret_cast<float*>(mine) + offset_[static_cast<size_t>(slot(s).buffer)];
+  }
+
+  void run_tile(const Bases& bases, const Tile& t, double* partials, char* mine) const {
+    for (const Segment& segment : segments_) {
+      const Step& first = p_.steps[segment.begin];
+      if (chunked(first)) {
+        last() ? run_rows(segment, t, mine) : run_columns(segment, t, mine);
+      } else {
+        run_step(bases, first, t, partials, mine);
+      }
+    }
+  }
+
+  // Channels last: a few rows at a time through all steps.
+  void run_rows(const Segment& segment, const Tile& t, char* mine) const {
+    const int64_t rows = box_at(t, level_of(p_.steps[segment.begin])).count(), ld = p_.ld_channels;
+    const int64_t chunk = std::max<int64_t>(kLane, kChunkFloats / ld / kLane * kLane);
+    for (int64_t r = 0; r < rows; r += chunk) {
+      const int64_t n = std::min(chunk, rows - r);
+      for (size_t i = segment.begin; i < segment.end; ++i) {
+        const Step& s = p_.steps[i];
+        const bool line = slot(s.out).kind == Kind::kLine;
+        auto view = [&](int id) -> View {
+          if (id < 0) return {&s.a, 0, 0};
+          const float* p = buffer(mine, id);
+          switch (slot(id).kind) {
+            case Kind::kFull: return {p + r * ld, ld, 1};
+            case Kind::kLine: return line ? View{p + r, 0, 1} : View{p + r, 1, 0};
+            case Kind::kVector: return {p, 0, 1};
+            default: return {p, 0, 0};
+          }
+        };
+        float* out = buffer(mine, s.out) + (line ? r : r * ld);
+        const float* x = view(s.x).p;
+        switch (s.what) {
+          case Step::What::kPointwise:
+            pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, ld, line ? 1 : n, line ? n : ld);
+            break;
+          case Step::What::kAffine:
+            affine(view(s.x), view(s.y), view(s.z), view(s.w), out, ld, n, ld);
+            break;
+          case Step::What::kFoldChannels: fold_rows(s.fold, x, ld, n, p_.dims.c, out); break;
+          case Step::What::kSoftmaxRows: softmax_rows(x, ld, n, p_.dims.c, out); break;
+          case Step::What::kRmsNorm: rms_norm_rows(x, ld, n, p_.dims.c, s.eps, out); break;
+          case Step::What::kLayerNorm: layer_norm_rows(x, ld, n, p_.dims.c, s.eps, out); break;
+          default: break;
+        }
+      }
+    }
+  }
+
+  // Channels first: a piece of one row at a time.
+  void run_columns(const Segment& segment, const Tile& t, char* mine) const {
+    const int64_t ld = padded(t.positions);
+    for (int64_t r = 0; r < t.channels; ++r) {
+      for (int64_t c = 0; c < t.positions; c += kChunkFloats) {
+        const int64_t n = std::min(kChunkFloats, t.positions - c);
+        for (size_t i = segment.begin; i < segment.end; ++i) {
+          const Step& s = p_.steps[i];
+          if (slot(s.out).kind == Kind::kLine && r > 0) continue;
+          auto view = [&](int id) -> View {
+            if (id < 0) return {&s.a, 0, 0};
+            const float* p = buffer(mine, id);
+            switch (slot(id).kind) {
+              case Kind::kFull: return {p + r * ld + c, 0, 1};
+              case Kind::kLine: return {p + c, 0, 1};
+              case Kind::kVector: return {p + r, 0, 0};
+              default: return {p, 0, 0};
+            }
+          };
+          float* out = buffer(mine, s.out) + (slot(s.out).kind == Kind::kLine ? c : r * ld + c);
+          if (s.what == Step::What::kPointwise) {
+            pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+          } else {
+            affine(view(s.x), view(s.y), view(s.z), view(s.w), out, 0, 1, n);
+          }
+        }
+      }
+    }
+  }
+
+  void run_step(const Bases& bases, const Step& s, const Tile& t, double* partials, char* mine) const {
+    using What = Step::What;
+    float* stage = reinterpret_cast<float*>(mine) + stage_;
+    float* out = s.out >= 0 ? buffer(mine, s.out) : nullptr;
+    const float* x = s.x >= 0 ? buffer(mine, s.x) : nullptr;
+    const int64_t ld = last() ? p_.ld_channels : padded(t.positions);
+    switch (s.what) {
+      case What::kLoad: return load(bases, s, t, mine, stage);
+      case What::kStore: return store(bases, s, t, mine, stage);
+      case What::kPointwise: {  // of vectors and scalars
+        auto view = [&](int id) -> View {
+          if (id < 0) return {&s.a, 0, 0};
+          return {buffer(mine, id), 0, slot(id).kind == Kind::kVector ? 1 : 0};
+        };
+        const int64_t n = slot(s.out).kind == Kind::kVector ? t.channels : 1;
+        return pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+      }
+      case What::kPool: {
+        const Extents in = box_at(t, slot(s.x).level).extent, extent = box_at(t, slot(s.out).level).extent;
+        return pool_tile(s.pooling, x, in, ld, s.window, s.stride, s.y >= 0 ? buffer(mine, s.y) : nullptr, out, extent);
+      }
+      case What::kSoftmaxRows: return softmax_rows(x, ld, t.channels, t.positions, out);
+      case What::kFoldSpace: return fold_rows(s.fold, x, ld, t.channels, t.positions, out);
+      case What::kNormLast: return norm_last(s, t, mine);
+      case What::kMoments: {
+        double* mean = reinterpret_cast<double*>(out);
+        return local_moments(s, x, ld, t.channels, t.positions, mean, mean + padded(p_.dims.c));
+      }
+      case What::kFactors: {
+        const double* stats = s.x >= 0 ? reinterpret_cast<const double*>(x) : nullptr;
+        return norm_factors(s, bases, stats, padded(p_.dims.c), t.n, t.c0, t.channels, p_.dims, buffer(mine, s.y),
+                            buffer(mine, s.z), buffer(mine, s.w));
+      }
+      case What::kExpFactors:
+        return softmax_factors(s, bases, t.n, t.c0, t.channels, p_.dims, buffer(mine, s.y), buffer(mine, s.z));
+      case What::kPartial: return partial(s, t, x, ld, partials, mine);
+      default: return;
+    }
+  }
+
+  void load(const Bases& bases, const Step& s, const Tile& t, char* mine, float* stage) const {
+    const Slot& to = slot(s.out);
+    float* out = buffer(mine, s.out);
+    const char* data = s.memory.read(bases);
+    if (to.kind == Kind::kVector || to.kind == Kind::kScalar) {
+      return load_vector(s.memory, data, t.n, t.c0, to.kind == Kind::kVector ? t.channels : 1, out);
+    }
+    const int64_t channels = to.kind == Kind::kFull ? t.channels : 1;
+    if (last()) {
+      const Region region{t.n, 0, channels, box_at(t, to.level)};
+      return load_positions(s.memory, data, region, out, to.kind == Kind::kFull ? p_.ld_channels : 1, stage);
+    }
+    const Region region{t.n, to.kind == Kind::kFull ? t.c0 : 0, channels, {}};
+    load_channels(s.memory, data, region, p_.dims.space, t.first, t.positions, out, padded(t.positions));
+  }
+
+  void store(const Bases& bases, const Step& s, const Tile& t, char* mine, float* stage) const {
+    const Slot& from = slot(s.x);
+    const float* x = buffer(mine, s.x);
+    char* data = s.memory.write(bases);
+    if (from.kind == Kind::kVector || from.kind == Kind::kScalar) {
+      if (!t.leads || (from.kind == Kind::kScalar && t.c0 > 0)) return;
+      const int64_t channels = from.kind == Kind::kVector ? t.channels : 1;
+      const int64_t at = (s.memory.dims.n == 1 ? 0 : t.n) * s.memory.dims.c + t.c0;
+      return shrink(x, channels, data + at * size_of(s.memory.type), s.memory.type, false);
+    }
+    const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
+    if (last()) {
+      const Region region{t.n, 0, channels, box_at(t, from.level)};
+      return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, data, s.stream, stage);
+    }
+    if (from.kind == Kind::kLine && t.c0 > 0) return;
+    const Region region{t.n, t.c0, channels, {}};
+    store_channels(x, padded(t.positions), region, t.first, t.positions, s.memory, data, s.stream);
+  }
+
+  // Over runs of `trailing` positions that follow each other.
+  void norm_last(const Step& s, const Tile& t, char* mine) const {
+    const float* x = buffer(mine, s.x);
+    float* out = buffer(mine, s.out);
+    float* factors = reinterpret_cast<float*>(mine) + columns_scratch_;
+    if (last()) {
+      const int64_t rows = box_at(t, slot(s.x).level).count(), ld = p_.ld_channels;
+      for (int64_t r = 0; r < rows; r += s.trailing) {
+        norm_columns(x + r * ld, ld, s.trailing, p_.dims.c, s.rms, s.eps, factors, out + r * ld);
+      }
+      return;
+    }
+    const int64_t ld = padded(t.positions), runs = t.positions / s.trailing;
+    for (int64_t c = 0; c < t.channels; ++c) {
+      (s.rms ? rms_norm_rows : layer_norm_rows)(x + c * ld, s.trailing, runs, s.trailing, s.eps, out + c * ld);
+    }
+  }
+
+  // --- reductions ------------------------------------------------------------------------------------------
+
+  // Channels last: one share a tile. Channels first: one a sample, for a tile holds all of a channel's space.
+  int64_t shares() const { return last() ? per_sample_ : 1; }
+  int64_t partial_bytes() const {
+    return round_up(static_cast<int64_t>(p_.reductions.size()) * p_.dims.n * shares() * p_.dims.c * 16, 4096);
+  }
+  double* share(double* partials, size_t r, int64_t n, int64_t i) const {
+    return partials + ((static_cast<int64_t>(r) * p_.dims.n + n) * shares() + i) * p_.dims.c * 2;
+  }
+
+  void partial(const Step& s, const Tile& t, const float* x, int64_t ld, double* partials, char* mine) const {
+    const Reduction& reduction = p_.reductions[static_cast<size_t>(s.reduction)];
+    double* a = share(partials, static_cast<size_t>(s.reduction), t.n, last() ? t.index % per_sample_ : 0);
+    double* b = a + p_.dims.c;
+    if (!last()) return moments_rows(x, ld, t.channels, t.positions, a + t.c0, b + t.c0);
+    float* scratch = reinterpret_cast<float*>(mine) + columns_scratch_;
+    const int64_t rows = box_at(t, reduction.level).count();
+    if (rows == 0) return;
+    switch (reduction.what) {
+      case Reduction::What::kMoments: return moments_columns(x, ld, rows, p_.dims.c, a, b, scratch);
+      case Reduction::What::kExpSum: return exp_sum_columns(x, ld, rows, p_.dims.c, a, b, scratch);
+      case Reduction::What::kFold: return fold_columns(reduction.fold, x, ld, rows, p_.dims.c, a, scratch);
+    }
+  }
+
+  void finish(const Bases& bases, size_t r, double* partials, int64_t me, int64_t team) const {
+    const Reduction& reduction = p_.reductions[r];
+    const int64_t sets = finish_sets(reduction, p_.dims);
+    for (int64_t s = sets * me / team; s < sets * (me + 1) / team; ++s) {
+      finish_set(reduction, p_.dims, s, share(partials, r, 0, 0), counts_[r], reduction.result.write(bases));
+    }
+  }
+
+  TileProgram p_;
+  Extents tile_ = {1, 1, 1}, grid_ = {1, 1, 1};
+  int64_t channels_ = 1, columns_ = 1, per_sample_ = 1;
+  std::vector<int64_t> offset_;
+  std::vector<Segment> segments_;
+  std::vector<std::vector<int64_t>> counts_;  // of each reduction: positions of a sample's tiles
+  int64_t stage_ = 0, columns_scratch_ = 0, conv_scratch_ = 0, thread_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Launch> make_tile_launch(TileProgram program, int64_t cache_bytes) {
+  return std::make_unique<TileLaunch>(std::move(program), cache_bytes);
+}
+
+int64_t cache_bytes_per_core() {
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return std::clamp<int64_t>(bytes, int64_t{256} << 10, int64_t{2} << 20);
+}
+
+}  // namespace upweave::cpu

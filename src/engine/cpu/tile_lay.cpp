@@ -1,0 +1,117 @@
+#include "engine/cpu/tile_lay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/cpu/tile_move.h"
+
+namespace upweave::cpu {
+namespace {
+
+// Input elements under `n` windows that follow each other.
+int64_t span(const ConvStage& conv, int64_t n) { return (n - 1) * conv.stride[2] + conv.window[2]; }
+
+void combine(Pooling pooling, const float* x, float* acc, int64_t n) {
+  const Fn fn = pooling == Pooling::kAvg ? Fn::kAdd : pooling == Pooling::kMax ? Fn::kMaximum : Fn::kMinimum;
+  pointwise(fn, 0, 0, {acc, 0, 1}, {x, 0, 1}, acc, 0, 1, n);
+}
+
+float pick(Pooling pooling, float a, float b) {
+  if (pooling == Pooling::kAvg) return a + b;
+  if (b != b) return b;
+  return (pooling == Pooling::kMax ? b > a : b < a) ? b : a;
+}
+
+// Windows [w, w + n) of channel c: rows are combined first, then the elements of each window.
+void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, int64_t d, int64_t h, int64_t w,
+                int64_t count, float* acc, float* line, float* out) {
+  const Dims& dims = conv.input.dims;
+  const int64_t length = span(conv, count);
+  for (int64_t i = 0; i < conv.window[0]; ++i) {
+    for (int64_t j = 0; j < conv.window[1]; ++j) {
+      const int64_t row = ((n * dims.c + c) * dims.space[0] + d * conv.stride[0] + i) * dims.space[1] + h * conv.stride[1] + j;
+      const char* src = data + (row * dims.space[2] + w * conv.stride[2]) * size_of(conv.input.type);
+      const bool first = i == 0 && j == 0;
+      expand(src, conv.input.type, length, first ? acc : line);
+      if (!first) combine(conv.pooling, line, acc, length);
+    }
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    const float* window = acc + k * conv.stride[2];
+    float v = window[0];
+    for (int64_t e = 1; e < conv.window[2]; ++e) v = pick(conv.pooling, v, window[e]);
+    out[k] = v;
+  }
+  if (conv.pooling == Pooling::kAvg) {
+    const float scale = static_cast<float>(1.0 / static_cast<double>(conv.window[0] * conv.window[1] * conv.window[2]));
+    for (int64_t k = 0; k < count; ++k) out[k] *= scale;
+  }
+}
+
+void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_t c, int64_t channels, int64_t width,
+                    float* stage) {
+  alignas(64) float operand[kLane];
+  for (const ConvStage::Point& p : conv.points) {
+    const View x{stage, kStageWidth, 1};
+    View y{&p.a, 0, 0};
+    if (p.operand.exists()) {
+      load_vector(p.operand, p.operand.read(bases), n, c, channels, operand);
+      y = {operand, 1, 0};
+    }
+    pointwise(p.fn, p.a, p.b, x, y, stage, kStageWidth, channels, width);
+  }
+}
+
+}  // namespace
+
+int64_t lay_scratch_floats(const ConvStage& conv) {
+  return kStageFloats * 2 + 2 * (padded(span(conv, kStageWidth)) + kLane);
+}
+
+void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h, char* dst,
+             float* scratch) {
+  const bool bf16 = conv.kernel->input_type() == Dtype::kBF16;
+  const int64_t ld = conv.kernel->channels_in(), size = bf16 ? 2 : 4, width = box.extent[2];
+  const int64_t at_d = box.lo[0] + d, at_h = box.lo[1] + h;
+  const int64_t from = std::clamp<int64_t>(-box.lo[2], 0, width);
+  const int64_t to = std::clamp<int64_t>(conv.in.space[2] - box.lo[2], from, width);
+  const bool outside = at_d < 0 || at_d >= conv.in.space[0] || at_h < 0 || at_h >= conv.in.space[1] || from == to;
+  if (outside || ld != conv.in.c) {
+    std::memset(dst, 0, static_cast<size_t>(width * ld * size));
+    if (outside) return;
+  }
+  std::memset(dst, 0, static_cast<size_t>(from * ld * size));
+  std::memset(dst + to * ld * size, 0, static_cast<size_t>((width - to) * ld * size));
+  float* stage = scratch;
+  float* turned = stage + kStageFloats;
+  float* acc = turned + kStageFloats;
+  float* line = acc + padded(span(conv, kStageWidth)) + kLane;
+  const char* data = conv.input.read(bases);
+  const Dims& dims = conv.input.dims;
+  for (int64_t c = 0; c < conv.in.c; c += kLane) {
+    const int64_t channels = std::min(kLane, conv.in.c - c);
+    for (int64_t w = from; w < to; w += kStageWidth) {
+      const int64_t count = std::min(kStageWidth, to - w), at_w = box.lo[2] + w;
+      for (int64_t k = 0; k < channels; ++k) {
+        float* row = stage + k * kStageWidth;
+        if (conv.pool) {
+          pooled_row(conv, data, n, c + k, at_d, at_h, at_w, count, acc, line, row);
+        } else {
+          const int64_t at = (((n * dims.c + c + k) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
+          expand(data + at * size_of(conv.input.type), conv.input.type, count, row);
+        }
+      }
+      pointwise_head(conv, bases, n, c, channels, count, stage);
+      if (!bf16) {
+        transpose(stage, kStageWidth, channels, count, reinterpret_cast<float*>(dst) + w * ld + c, ld);
+        continue;
+      }
+      transpose(stage, kStageWidth, channels, count, turned, kLane);
+      for (int64_t k = 0; k < count; ++k) {
+        shrink(turned + k * kLane, channels, dst + ((w + k) * ld + c) * size, Dtype::kBF16, false);
+      }
+    }
+  }
+}
+
+}  // namespace upweave::cpu

@@ -1,0 +1,105 @@
+#include "engine/cpu/tile_move.h"
+
+#include <algorithm>
+
+namespace upweave::cpu {
+namespace {
+
+// Offset of position (d, h, 0) of one channel, 0 along axes that are broadcast.
+int64_t row_offset(const Dims& dims, int64_t n, int64_t c, int64_t d, int64_t h) {
+  const int64_t row = (dims.n == 1 ? 0 : n) * dims.c + (dims.c == 1 ? 0 : c);
+  return ((row * dims.space[0] + (dims.space[0] == 1 ? 0 : d)) * dims.space[1] + (dims.space[1] == 1 ? 0 : h)) *
+         dims.space[2];
+}
+
+}  // namespace
+
+void load_positions(const Memory& from, const char* data, const Region& region, float* dst, int64_t ld,
+                    float* stage) {
+  const int64_t size = size_of(from.type), width = region.box.extent[2];
+  const bool broadcast = from.dims.space[2] == 1;
+  float* row = dst;
+  for (int64_t d = 0; d < region.box.extent[0]; ++d) {
+    for (int64_t h = 0; h < region.box.extent[1]; ++h, row += width * ld) {
+      for (int64_t c = 0; c < region.channels; c += kLane) {
+        const int64_t channels = std::min(kLane, region.channels - c);
+        for (int64_t w = 0; w < width; w += kStageWidth) {
+          const int64_t n = std::min(kStageWidth, width - w);
+          for (int64_t k = 0; k < channels; ++k) {
+            const int64_t at = row_offset(from.dims, region.n, region.c0 + c + k, region.box.lo[0] + d, region.box.lo[1] + h);
+            float* line = ld == 1 ? row + w : stage + k * kStageWidth;
+            if (broadcast) {
+              std::fill(line, line + n, static_cast<float>(load_element(data, from.type, at)));
+            } else {
+              expand(data + (at + region.box.lo[2] + w) * size, from.type, n, line);
+            }
+          }
+          if (ld != 1) transpose(stage, kStageWidth, channels, n, row + w * ld + c, ld);
+        }
+      }
+    }
+  }
+}
+
+void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data, bool stream,
+                     float* stage) {
+  const int64_t size = size_of(to.type);
+  // Rows, then planes, that follow each other in memory are one run.
+  Extents run = region.box.extent;
+  if (run[2] == to.dims.space[2]) {
+    run = {run[0], 1, run[1] * run[2]};
+    if (region.box.extent[1] == to.dims.space[1]) run = {1, 1, run[0] * run[2]};
+  }
+  const Extents& lo = region.box.lo;
+  for (int64_t d = 0; d < run[0]; ++d) {
+    for (int64_t h = 0; h < run[1]; ++h, src += run[2] * ld) {
+      const int64_t start = ((lo[0] + d) * to.dims.space[1] + lo[1] + h) * to.dims.space[2] + lo[2];
+      for (int64_t c = 0; c < region.channels; c += kLane) {
+        const int64_t channels = std::min(kLane, region.channels - c);
+        for (int64_t w = 0; w < run[2]; w += kStageWidth) {
+          const int64_t n = std::min(kStageWidth, run[2] - w);
+          if (ld != 1) transpose(src + w * ld + c, ld, n, channels, stage, kStageWidth);
+          for (int64_t k = 0; k < channels; ++k) {
+            const int64_t at = (region.n * to.dims.c + region.c0 + c + k) * to.dims.voxels() + start + w;
+            shrink(ld == 1 ? src + w : stage + k * kStageWidth, n, data + at * size, to.type, stream);
+          }
+        }
+      }
+    }
+  }
+}
+
+void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent, int64_t first,
+                   int64_t positions, float* dst, int64_t ld) {
+  const int64_t size = size_of(from.type);
+  for (int64_t c = 0; c < region.channels; ++c, dst += ld) {
+    if (from.dims.space == extent) {
+      const int64_t at = row_offset(from.dims, region.n, region.c0 + c, 0, 0) + first;
+      expand(data + at * size, from.type, positions, dst);
+      continue;
+    }
+    for (int64_t p = 0; p < positions; ++p) {
+      const int64_t w = (first + p) % extent[2], h = (first + p) / extent[2] % extent[1],
+                    d = (first + p) / (extent[2] * extent[1]);
+      const int64_t at = row_offset(from.dims, region.n, region.c0 + c, d, h) + (from.dims.space[2] == 1 ? 0 : w);
+      dst[p] = static_cast<float>(load_element(data, from.type, at));
+    }
+  }
+}
+
+void store_channels(const float* src, int64_t ld, const Region& region, int64_t first, int64_t positions,
+                    const Memory& to, char* data, bool stream) {
+  for (int64_t c = 0; c < region.channels; ++c) {
+    const int64_t at = (region.n * to.dims.c + region.c0 + c) * to.dims.voxels() + first;
+    shrink(src + c * ld, positions, data + at * size_of(to.type), to.type, stream);
+  }
+}
+
+void load_vector(const Memory& from, const char* data, int64_t n, int64_t c0, int64_t channels, float* dst) {
+  const int64_t start = (from.dims.n == 1 ? 0 : n) * from.dims.c;
+  for (int64_t c = 0; c < channels; ++c) {
+    dst[c] = static_cast<float>(load_element(data, from.type, start + (from.dims.c == 1 ? 0 : c0 + c)));
+  }
+}
+
+}  // namespace upweave::cpu

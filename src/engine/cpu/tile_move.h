@@ -1,0 +1,32 @@
+#pragma once
+// Boxes of whole tensors in and out of tiles.
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/values.h"
+
+namespace upweave::cpu {
+
+constexpr int64_t kStageWidth = 128;  // positions that are transposed at once
+constexpr int64_t kStageFloats = kLane * kStageWidth;
+
+// A box of positions, and a range of channels, of sample n of a tensor; axes of extent 1 are broadcast.
+struct Region {
+  int64_t n = 0, c0 = 0, channels = 1;
+  Box box;
+};
+
+// Channels last: dst[position*ld + channel]. `stage` holds kStageFloats.
+void load_positions(const Memory& from, const char* data, const Region& region, float* dst, int64_t ld, float* stage);
+void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data, bool stream,
+                     float* stage);
+
+// Channels first: positions [first, first + count) of each channel, dst[channel*ld + position]; `extent` is what
+// the positions are numbered in.
+void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent, int64_t first,
+                   int64_t positions, float* dst, int64_t ld);
+void store_channels(const float* src, int64_t ld, const Region& region, int64_t first, int64_t positions,
+                    const Memory& to, char* data, bool stream);
+
+// One value per channel (or one in all) of sample n, rounded to float32.
+void load_vector(const Memory& from, const char* data, int64_t n, int64_t c0, int64_t channels, float* dst);
+
+}  // namespace upweave::cpu

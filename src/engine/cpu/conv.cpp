@@ -1,11 +1,125 @@
-// Which algorithm serves a convolution.
+// Which algorithm serves a convolution. Costs are estimates in vector operations of 16 floats; their
+// constants were fitted to measurements of the kernels (bench/conv_bench).
 #include "engine/cpu/conv.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "base/error.h"
+#include "engine/cpu/conv_geometry.h"
+#include "engine/cpu/conv_toom.h"
 
 namespace upweave::cpu {
+namespace {
 
-std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm) {
+// Transformed weights are read once a group of tiles: beyond a last-level cache that takes longer than the
+// products.
+constexpr double kMaxWeightBytes = 32 << 20;
+// Below this gain the direct kernel's sharper error bound and smaller weights are worth more.
+constexpr double kLeastGain = 1.1;
+
+struct Choice {
+  double cost = std::numeric_limits<double>::infinity();  // of one output position of every phase
+  Extents tile = {1, 1, 1};
+  std::vector<bool> direct_phases;
+};
+
+// F(m, r) is nested over up to three axes. By 5 points an axis, errors stay within twice those of direct sums
+// in all three; 6 points are as good on two.
+bool exact_enough(const ToomAxis (&f)[3]) {
+  int six = 0, transformed = 0;
+  for (const ToomAxis& axis : f) {
+    if (axis.plain()) continue;
+    ++transformed;
+    if (axis.points() > 6) return false;
+    six += axis.points() == 6;
+  }
+  return six == 0 || transformed <= 2;
+}
+
+double direct_cost(const ToomAxis (&f)[3], double c_in, double out_vectors) {
+  return f[0].r * f[1].r * f[2].r * c_in * out_vectors / 0.96;
+}
+
+// Of one phase of one tile: products, the passes of the transforms over nearer and farther caches, weights
+// from afar.
+double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, double out_vectors,
+                 double tiles) {
+  const double nd = f[0].points(), nh = f[1].points(), nw = f[2].points(), n = nd * nh * nw;
+  const double m = f[0].m * f[1].m * f[2].m;
+  const double products = n * c_in * out_vectors / 0.92;
+  const double weights = n * c_in * out_vectors * 4 / std::min(tiles, 16.0);
+  double input = 4 * n;
+  if (!f[1].plain()) input += 6 * nd * nh * f[2].m / static_cast<double>(stride[2]);
+  if (!f[0].plain()) input += 9 * nd * f[1].m * f[2].m / static_cast<double>(stride[1] * stride[2]);
+  const double output = 2 * n + 6 * nh * f[0].m * f[2].m + 4 * m;
+  return products + weights + 1.3 * (input * c_in / 16 + output * out_vectors);
+}
+
+// The cheapest way with tiles of `tile` outputs, each phase transformed or direct.
+Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Extents& tile) {
+  Choice choice;
+  choice.tile = tile;
+  choice.cost = 0;
+  double tiles = 1, waste = 1, weights = 0;
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t positions = (shape.out[axis] + shape.stride[axis] - 1) / shape.stride[axis];
+    const int64_t rounded = round_up(positions, tile[axis]);
+    tiles *= static_cast<double>(rounded / tile[axis]);
+    waste *= static_cast<double>(rounded) / static_cast<double>(positions);
+  }
+  const double m = static_cast<double>(tile[0] * tile[1] * tile[2]);
+  const double out_vectors = static_cast<double>(round_up(shape.c_out, 16)) / 16,
+               c_in = static_cast<double>(shape.c_in);
+  for (int64_t i = 0; i < geometry.phases(); ++i) {
+    const auto e = geometry.phase(i);
+    ToomAxis f[3];
+    bool possible = m > 1;
+    for (int axis = 0; axis < 3; ++axis) {
+      const auto& taps = geometry.residues[axis][e[axis]].taps;
+      f[axis] = {static_cast<int>(tile[axis]), static_cast<int>(taps.size())};
+      possible = possible && !taps.empty() && f[axis].points() <= kMaxPoints;
+      for (size_t k = 1; k < taps.size(); ++k) possible = possible && taps[k - 1].shift - taps[k].shift == 1;
+    }
+    const double direct = direct_cost(f, c_in, out_vectors);
+    const double toom = possible && exact_enough(f)
+                            ? waste * toom_cost(f, shape.stride, c_in, out_vectors, tiles) / m
+                            : std::numeric_limits<double>::infinity();
+    choice.direct_phases.push_back(direct <= toom);
+    choice.cost += std::min(direct, toom);
+    if (toom < direct) weights += f[0].points() * f[1].points() * f[2].points() * c_in * out_vectors * 64;
+  }
+  if (weights > kMaxWeightBytes) choice.cost = std::numeric_limits<double>::infinity();
+  return choice;
+}
+
+std::unique_ptr<ConvKernel> make_float_conv(const ConvShape& shape, Algorithm algorithm) {
+  const ConvGeometry geometry(shape);
+  if (algorithm == Algorithm::kDirect || shape.groups != 1) return make_direct_conv(shape);
+  const Choice direct = evaluate(shape, geometry, {1, 1, 1});
+  Choice best = direct;
+  Extents tile;
+  // A box that keeps windows together must also be able to keep tiles whole.
+  auto compatible = [&](int axis) {
+    const int64_t granule = shape.stride[axis] * tile[axis], window = shape.window[axis];
+    return granule % window == 0 || window % granule == 0 || granule >= shape.out[axis];
+  };
+  for (tile[0] = 1; tile[0] <= 4; ++tile[0]) {
+    for (tile[1] = 1; tile[1] <= 4; ++tile[1]) {
+      for (tile[2] = 1; tile[2] <= 4; ++tile[2]) {
+        if (!compatible(0) || !compatible(1) || !compatible(2)) continue;
+        Choice choice = evaluate(shape, geometry, tile);
+        if (choice.cost < best.cost) best = std::move(choice);
+      }
+    }
+  }
+  if (best.cost * kLeastGain > direct.cost) return make_direct_conv(shape);
+  return make_toom_conv(shape, best.tile, best.direct_phases);
+}
+
+}  // namespace
+
+std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm) {
   if (type == Dtype::kBF16) {
     try {
       return make_bf16_conv(shape);
@@ -13,7 +127,7 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
       if (e.status() != Status::kUnsupported) throw;
     }
   }
-  return make_direct_conv(shape);
+  return make_float_conv(shape, algorithm);
 }
 
 }  // namespace upweave::cpu

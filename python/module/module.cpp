@@ -1,0 +1,478 @@
+// upweave._core: plans for Python. It checks arrays, releases the interpreter's lock and runs; everything
+// that a person calls is in the package's Python files.
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#include "api/plan_impl.h"
+#include "array.h"
+#include "engine/reference/reference.h"
+#include "graph/graph.h"
+
+namespace upweave::python {
+namespace {
+
+struct PlanObject {
+  PyObject_HEAD Plan* plan;
+};
+struct WeightsObject {
+  PyObject_HEAD Weights* weights;
+  Device* device;
+};
+PyTypeObject* weights_type = nullptr;
+
+PyObject* exception_of(Status status) {
+  switch (status) {
+    case Status::kInvalid:
+      return PyExc_ValueError;
+    case Status::kUnsupported:
+      return PyExc_NotImplementedError;
+    case Status::kMemory:
+      return PyExc_MemoryError;
+    default:
+      return PyExc_RuntimeError;
+  }
+}
+
+// Runs `f`; what it throws becomes the Python exception.
+template <class F>
+PyObject* guarded(F&& f) noexcept {
+  try {
+    return f();
+  } catch (const PythonError&) {
+  } catch (const Error& e) {
+    PyErr_SetString(exception_of(e.status()), e.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return nullptr;
+}
+
+// Other threads of Python run while this is alive.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() { PyEval_RestoreThread(state_); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+std::string text_of(PyObject* object) {
+  const Object bytes = own(PyUnicode_AsUTF8String(object));
+  return PyBytes_AsString(bytes.get());
+}
+
+template <class F>
+void for_each_item(PyObject* dict, F&& f) {
+  PyObject *key, *value;
+  Py_ssize_t at = 0;
+  while (PyDict_Next(dict, &at, &key, &value)) f(text_of(key), value);
+}
+
+Shape shape_from(PyObject* object, const std::string& name) {
+  const Object items = own(PySequence_Tuple(object));
+  Shape shape;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(items.get()); ++i) {
+    const long long extent = PyLong_AsLongLong(PyTuple_GetItem(items.get(), i));
+    if (extent == -1 && PyErr_Occurred()) throw PythonError();
+    shape.push_back(extent);
+  }
+  if (shape.size() > 8) raise(PyExc_ValueError, name + " has more than 8 axes");
+  return shape;
+}
+
+PyObject* tuple_from(const Shape& shape) {
+  Object tuple = own(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (size_t i = 0; i < shape.size(); ++i) {
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), own(PyLong_FromLongLong(shape[i])).release());
+  }
+  return tuple.release();
+}
+
+template <class Value, size_t n>
+Value choice(const char* name, const char* given, const std::pair<const char*, Value> (&choices)[n]) {
+  std::string list;
+  for (const auto& [word, value] : choices) {
+    if (std::strcmp(word, given) == 0) return value;
+    list += (list.empty() ? "" : ", ") + std::string(word);
+  }
+  raise(PyExc_ValueError, std::string(name) + " is '" + given + "'; it must be one of " + list);
+}
+
+Options options_from(const char* dtype, const char* engine, const char* precision, const char* algorithm,
+                     int threads) {
+  Options options;
+  options.dtype = choice<Dtype>(
+      "dtype", dtype,
+      {{"f32", Dtype::kF32}, {"f16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"f64", Dtype::kF64}});
+  options.engine = choice<Engine>(
+      "engine", engine, {{"cpu", Engine::kCpu}, {"cuda", Engine::kCuda}, {"reference", Engine::kReference}});
+  options.precision =
+      choice<Precision>("precision", precision, {{"strict", Precision::kStrict}, {"fast", Precision::kFast}});
+  options.algorithm =
+      choice<Algorithm>("algorithm", algorithm, {{"auto", Algorithm::kAuto}, {"direct", Algorithm::kDirect}});
+  options.threads = threads;
+  return options;
+}
+
+// Plan(text, named, settings, shapes, dtype, engine, precision, algorithm, threads)
+PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    const char *text, *dtype, *engine, *precision, *algorithm;
+    int named, threads;
+    PyObject *settings_dict, *shapes_dict;
+    if (!PyArg_ParseTuple(args, "spO!O!ssssi", &text, &named, &PyDict_Type, &settings_dict, &PyDict_Type,
+                          &shapes_dict, &dtype, &engine, &precision, &algorithm, &threads)) {
+      return nullptr;
+    }
+    Settings settings;
+    for_each_item(settings_dict, [&](const std::string& k, PyObject* v) { settings[k] = text_of(v); });
+    Shapes shapes;
+    for_each_item(shapes_dict, [&](const std::string& k, PyObject* v) { shapes[k] = shape_from(v, k); });
+    const Options options = options_from(dtype, engine, precision, algorithm, threads);
+    auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+    Object self = own(allocate(type, 0));
+    std::unique_ptr<Plan> plan;
+    {
+      const Unlocked unlocked;
+      const Pipeline pipeline = named ? Pipeline::named(text, settings) : Pipeline::parse(text, settings);
+      plan = std::make_unique<Plan>(pipeline.compile(shapes, options));
+    }
+    reinterpret_cast<PlanObject*>(self.get())->plan = plan.release();
+    return self.release();
+  });
+}
+
+void release(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+void plan_free(PyObject* self) {
+  delete reinterpret_cast<PlanObject*>(self)->plan;
+  release(self);
+}
+
+void weights_free(PyObject* self) {
+  auto* object = reinterpret_cast<WeightsObject*>(self);
+  delete object->weights;
+  delete object->device;
+  release(self);
+}
+
+const Plan& plan_of(PyObject* self) { return *reinterpret_cast<PlanObject*>(self)->plan; }
+
+// The arrays of one call, checked against the plan; they live until it has returned.
+class Call {
+ public:
+  Call(const Plan& plan, void* stream) : plan_(plan), stream_(stream) {}
+
+  void add(const std::string& name, PyObject* object) {
+    Array array = array_of(object, name.c_str(), stream_);
+    const auto it = plan_.tensor_shapes().find(name);
+    if (it == plan_.tensor_shapes().end()) {
+      std::string names;
+      for (const auto& [known, shape] : plan_.tensor_shapes()) names += (names.empty() ? "" : ", ") + known;
+      raise(PyExc_TypeError, name + " is none of the pipeline's tensors: " + names);
+    }
+    check(name, array, it->second);
+    tensors_[name] = array.data;
+    if (array.stream) stream_ = array.stream;
+    arrays_.push_back(std::move(array));
+  }
+
+  void set_output(PyObject* object, bool fresh) {
+    output_ = array_of(object, "out", stream_);
+    check("out", output_, plan_.output_shape());
+    if (output_.read_only && !fresh) raise(PyExc_ValueError, "out is read-only");
+  }
+
+  void set_device(Device device, const char* of) {
+    if (first_.empty()) {
+      device_ = device;
+      first_ = of;
+    }
+  }
+
+  const Tensors& tensors() const { return tensors_; }
+  const Array& array(size_t i) const { return arrays_[i]; }
+  void* output() const { return output_.data; }
+  void* stream() const { return stream_; }
+  Device device() const { return device_; }
+
+ private:
+  void check(const std::string& name, const Array& array, const Shape& shape) {
+    const Options& options = plan_.impl().options();
+    if (array.dtype != options.dtype) {
+      raise(PyExc_TypeError, name + " has dtype " + name_of(array.dtype) + "; the plan was compiled for " +
+                                 name_of(options.dtype));
+    }
+    const bool scalar = count(shape) == 1 && count(array.shape) == 1 && name != "out" && name != "input";
+    if (array.shape != shape && !scalar) {
+      raise(PyExc_ValueError, name + " has shape " + to_string(array.shape) + "; the plan was compiled for " +
+                                  to_string(shape));
+    }
+    if (array.device.cuda() != (options.engine == Engine::kCuda)) {
+      raise(PyExc_ValueError, name + " is on " + name_of(array.device) + "; the plan runs on " +
+                                  (options.engine == Engine::kCuda ? "cuda" : "cpu"));
+    }
+    set_device(array.device, name.c_str());
+    if (array.device.cuda() && array.device.id != device_.id) {
+      raise(PyExc_ValueError,
+            name + " is on " + name_of(array.device) + ", " + first_ + " is on " + name_of(device_));
+    }
+  }
+
+  const Plan& plan_;
+  void* stream_;
+  Tensors tensors_;
+  std::vector<Array> arrays_;
+  Array output_;
+  Device device_;
+  std::string first_;  // the array that device_ is of
+};
+
+void* stream_from(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  void* stream = PyLong_AsVoidPtr(object);
+  if (PyErr_Occurred()) throw PythonError();
+  return stream;
+}
+
+// run(input, parameters or Weights, out, fresh, stream)
+PyObject* plan_run(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    PyObject *input, *parameters, *out, *stream;
+    int fresh;
+    if (!PyArg_ParseTuple(args, "OOOpO", &input, &parameters, &out, &fresh, &stream)) return nullptr;
+    const Plan& plan = plan_of(self);
+    Call call(plan, stream_from(stream));
+    call.add("input", input);
+    const Weights* weights = nullptr;
+    if (PyObject_TypeCheck(parameters, weights_type)) {
+      const auto* packed = reinterpret_cast<WeightsObject*>(parameters);
+      weights = packed->weights;
+      if (packed->device->id != call.device().id) {
+        raise(PyExc_ValueError,
+              "weights are on " + name_of(*packed->device) + ", input is on " + name_of(call.device()));
+      }
+    } else {
+      for_each_item(parameters, [&](const std::string& name, PyObject* value) { call.add(name, value); });
+    }
+    call.set_output(out, fresh);
+    {
+      const Unlocked unlocked;
+      if (weights) {
+        plan.run(*weights, call.tensors().at("input"), call.output(), nullptr, call.stream());
+      } else {
+        plan.run(call.tensors(), call.output(), nullptr, call.stream());
+      }
+    }
+    if (PyErr_CheckSignals() != 0) return nullptr;
+    Py_RETURN_NONE;
+  });
+}
+
+// seconds(input, parameters, out, runs): what the same calls take without Python, for benchmarks.
+PyObject* plan_seconds(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    PyObject *input, *parameters, *out;
+    int runs;
+    if (!PyArg_ParseTuple(args, "OO!Oi", &input, &PyDict_Type, &parameters, &out, &runs)) return nullptr;
+    const Plan& plan = plan_of(self);
+    Call call(plan, nullptr);
+    call.add("input", input);
+    for_each_item(parameters, [&](const std::string& name, PyObject* value) { call.add(name, value); });
+    call.set_output(out, false);
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < runs; ++i) plan.run(call.tensors(), call.output());
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    return PyFloat_FromDouble(taken.count());
+  });
+}
+
+// pack(parameters, stream) -> Weights
+PyObject* plan_pack(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    PyObject *parameters, *stream;
+    if (!PyArg_ParseTuple(args, "O!O", &PyDict_Type, &parameters, &stream)) return nullptr;
+    const Plan& plan = plan_of(self);
+    Call call(plan, stream_from(stream));
+    for_each_item(parameters, [&](const std::string& name, PyObject* value) { call.add(name, value); });
+    auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(weights_type, Py_tp_alloc));
+    Object object = own(allocate(weights_type, 0));
+    auto* weights = reinterpret_cast<WeightsObject*>(object.get());
+    weights->device = new Device(call.device());
+    const Unlocked unlocked;
+    weights->weights = new Weights(plan.pack(call.tensors(), call.stream()));
+    return object.release();
+  });
+}
+
+PyObject* bytes_from(const std::vector<double>& values) {
+  return own(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(values.data()),
+                                       static_cast<Py_ssize_t>(values.size() * sizeof(double))))
+      .release();
+}
+
+// truth(tensors) -> (float64 values, float64 bounds), as bytes: the pipeline as written, and how far an
+// engine that keeps the plan's precision may be off.
+PyObject* plan_truth(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    PyObject* tensors;
+    if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &tensors)) return nullptr;
+    const Plan& plan = plan_of(self);
+    const Options& options = plan.impl().options();
+    Call call(plan, nullptr);
+    std::map<std::string, Tensor> values;
+    for_each_item(tensors, [&](const std::string& name, PyObject* value) {
+      call.add(name, value);
+      values[name] = load_tensor(call.tensors().at(name), options.dtype, plan.tensor_shapes().at(name));
+    });
+    Rounding rounding;
+    if (options.precision == Precision::kFast) rounding.product = 0x1p-11;
+    Tensor result;
+    {
+      const Unlocked unlocked;
+      result = evaluate(plan.impl().plan().source, values, &rounding);
+      for (size_t i = 0; i < result.err.size(); ++i)
+        result.err[i] = element_bound(result.data[i], result.err[i], options.dtype);
+    }
+    const Object data(bytes_from(result.data)), bound(bytes_from(result.err));
+    return PyTuple_Pack(2, data.get(), bound.get());
+  });
+}
+
+PyObject* plan_explain(PyObject* self, PyObject*) {
+  return guarded([&] { return PyUnicode_FromString(plan_of(self).explain().c_str()); });
+}
+
+PyObject* plan_explain_json(PyObject* self, PyObject*) {
+  return guarded([&] { return PyUnicode_FromString(plan_of(self).explain_json().c_str()); });
+}
+
+PyObject* plan_shape(PyObject* self, void*) {
+  return guarded([&] { return tuple_from(plan_of(self).output_shape()); });
+}
+
+PyObject* plan_shapes(PyObject* self, void*) {
+  return guarded([&]() -> PyObject* {
+    Object dict = own(PyDict_New());
+    for (const auto& [name, shape] : plan_of(self).tensor_shapes()) {
+      const Object tuple(tuple_from(shape));
+      if (PyDict_SetItemString(dict.get(), name.c_str(), tuple.get()) != 0) return nullptr;
+    }
+    return dict.release();
+  });
+}
+
+PyObject* plan_workspace(PyObject* self, void*) { return PyLong_FromSize_t(plan_of(self).workspace_bytes()); }
+
+PyObject* plan_cost(PyObject* self, void*) {
+  const Cost c = plan_of(self).cost();
+  return Py_BuildValue("(ddddii)", c.flops, c.unfused_flops, c.bytes, c.unfused_bytes, c.passes,
+                       c.unfused_passes);
+}
+
+// describe(array, name) -> (dtype, shape, device)
+PyObject* describe(PyObject*, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    PyObject* object;
+    const char* name;
+    if (!PyArg_ParseTuple(args, "Os", &object, &name)) return nullptr;
+    const Array array = array_of(object, name);
+    const Object shape(tuple_from(array.shape));
+    return Py_BuildValue("(sOs)", name_of(array.dtype), shape.get(), name_of(array.device).c_str());
+  });
+}
+
+PyObject* list_vocabulary(PyObject*, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    Object list = own(PyList_New(0));
+    for (const OperationInfo& o : vocabulary()) {
+      const Object row = own(Py_BuildValue("(sss)", o.name.c_str(), o.summary.c_str(), o.example.c_str()));
+      if (PyList_Append(list.get(), row.get()) != 0) return nullptr;
+    }
+    return list.release();
+  });
+}
+
+PyObject* list_catalog(PyObject*, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    Object list = own(PyList_New(0));
+    for (const CatalogEntry& e : catalog()) {
+      const Object settings = own(PyDict_New());
+      for (const auto& [name, value] : e.settings) {
+        const Object text = own(PyUnicode_FromString(value.c_str()));
+        PyDict_SetItemString(settings.get(), name.c_str(), text.get());
+      }
+      const Object row =
+          own(Py_BuildValue("(sssO)", e.slug.c_str(), e.title.c_str(), e.text.c_str(), settings.get()));
+      if (PyList_Append(list.get(), row.get()) != 0) return nullptr;
+    }
+    return list.release();
+  });
+}
+
+PyMethodDef plan_methods[] = {
+    {"run", plan_run, METH_VARARGS, nullptr},
+    {"seconds", plan_seconds, METH_VARARGS, nullptr},
+    {"pack", plan_pack, METH_VARARGS, nullptr},
+    {"truth", plan_truth, METH_VARARGS, nullptr},
+    {"explain", plan_explain, METH_NOARGS, nullptr},
+    {"explain_json", plan_explain_json, METH_NOARGS, nullptr},
+    {},
+};
+PyGetSetDef plan_properties[] = {
+    {"output_shape", plan_shape, nullptr, nullptr, nullptr},
+    {"shapes", plan_shapes, nullptr, nullptr, nullptr},
+    {"workspace_bytes", plan_workspace, nullptr, nullptr, nullptr},
+    {"cost", plan_cost, nullptr, nullptr, nullptr},
+    {},
+};
+PyType_Slot plan_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(plan_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(plan_free)},
+    {Py_tp_methods, plan_methods},
+    {Py_tp_getset, plan_properties},
+    {},
+};
+PyType_Slot weights_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(weights_free)},
+    {},
+};
+PyType_Spec plan_spec = {"upweave._core.Plan", sizeof(PlanObject), 0, Py_TPFLAGS_DEFAULT, plan_slots};
+PyType_Spec weights_spec = {"upweave.Weights", sizeof(WeightsObject), 0,
+                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, weights_slots};
+PyMethodDef functions[] = {
+    {"describe", describe, METH_VARARGS, nullptr},
+    {"vocabulary", list_vocabulary, METH_NOARGS, nullptr},
+    {"catalog", list_catalog, METH_NOARGS, nullptr},
+    {},
+};
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "upweave._core", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace upweave::python
+
+PyMODINIT_FUNC PyInit__core() {
+  using namespace upweave::python;
+  return guarded([]() -> PyObject* {
+    Object module = own(PyModule_Create(&definition));
+    weights_type = reinterpret_cast<PyTypeObject*>(own(PyType_FromSpec(&weights_spec)).release());
+    const Object plan = own(PyType_FromSpec(&plan_spec));
+    if (PyModule_AddObjectRef(module.get(), "Plan", plan.get()) != 0 ||
+        PyModule_AddObjectRef(module.get(), "Weights", reinterpret_cast<PyObject*>(weights_type)) != 0 ||
+        PyModule_AddStringConstant(module.get(), "version", upweave::version()) != 0) {
+      return nullptr;
+    }
+    return module.release();
+  });
+}

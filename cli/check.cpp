@@ -71,15 +71,32 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
     for (int64_t i = 0; i < n; ++i)
       store_element(values.data(), dtype, i, scale.mean + scale.spread * normal());
   }
+  if (plan.impl().options().engine != Engine::kCuda || plan.impl().empty()) return;
+  const std::vector<std::byte>& input = data.at("input");
+  input_there = std::make_unique<DeviceBuffer>(plan.impl().program(), input.size());
+  output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());
+  input_there->upload(input.data(), input.size());
+  output_there->upload(output.data(), output.size());
+}
+
+void Case::wait() {
+  std::byte any;
+  if (output_there) output_there->download(&any, 1);
+}
+
+void Case::fetch() {
+  if (output_there) output_there->download(output.data(), output.size());
 }
 
 Tensors Case::tensors() const {
   Tensors result;
   for (const auto& [name, values] : data) result[name] = values.data();
+  if (input_there) result["input"] = input_there->data();
   return result;
 }
 
-Verdict compare(const Case& c) {
+Verdict compare(Case& c) {
+  c.fetch();
   const PlanImpl& plan = c.plan.impl();
   const Dtype dtype = plan.options().dtype;
   Rounding rounding;

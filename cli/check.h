@@ -1,10 +1,11 @@
 #pragma once
 // Seeded data for a plan, and its answer held against the float64 reference.
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "upweave/upweave.hpp"
+#include "api/device.h"
 
 namespace upweave::cli {
 
@@ -12,12 +13,16 @@ namespace upweave::cli {
 // and nothing saturates. The same seed gives the same bits everywhere.
 struct Case {
   Case(const Plan& plan, uint64_t seed);
-  Tensors tensors() const;
-  void run() { plan.run(tensors(), output.data()); }
+  Tensors tensors() const;  // where the engine wants them
+  void* result() { return output_there ? output_there->data() : output.data(); }
+  void run() { plan.run(tensors(), result()), wait(); }
+  void wait();   // until a device has finished
+  void fetch();  // brings the result home from a device
 
   Plan plan;
   std::map<std::string, std::vector<std::byte>> data;
   std::vector<std::byte> output;  // poisoned: an element that nobody writes is a NaN
+  std::unique_ptr<DeviceBuffer> input_there, output_there;  // for the CUDA engine
 };
 
 struct Verdict {
@@ -27,7 +32,7 @@ struct Verdict {
   bool right() const { return worst <= 1; }
 };
 
-// Compares the case's output, elementwise, with the reference and its derived error bound.
-Verdict compare(const Case& c);
+// Fetches the case's output and compares it, elementwise, with the reference and its derived error bound.
+Verdict compare(Case& c);
 
 }  // namespace upweave::cli

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "api/device.h"
 #include "base/dtype.h"
 #include "commands.h"
 #include "graph/graph.h"
@@ -52,6 +53,10 @@ void run(const RunRequest& request) {
     if (!arrays.contains(name)) throw invalid("parameter {} is missing: add --param {}=FILE.npy", name, name);
   }
   if (request.dtype.empty()) options.dtype = arrays.at("input").dtype;
+  if (options.dtype == Dtype::kF64 && options.engine != Engine::kReference) {
+    throw invalid("{} holds f64, which runs on the reference engine only; --dtype f32 converts",
+                  request.input_file);
+  }
 
   Shapes shapes;
   for (const auto& [name, array] : arrays) shapes[name] = array.shape;
@@ -65,7 +70,7 @@ void run(const RunRequest& request) {
 
   progress.say("running");
   const auto start = std::chrono::steady_clock::now();
-  plan.run(tensors, output.data());
+  run_from_host(plan, tensors, output.data());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   progress.say("writing " + request.output_file);
   write_npy(request.output_file, plan.output_shape(), options.dtype, output.data());

@@ -26,7 +26,7 @@ namespace upweave {
 namespace {
 
 // A fixed buffer, so that reporting "no memory" needs none.
-thread_local char last_error[1024] = "";
+thread_local char last_error[2048] = "";
 
 template <class T>
 const T& given(const T* pointer, const char* name) {

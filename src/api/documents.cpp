@@ -161,7 +161,7 @@ bool names_one_of(const Document& document, std::string_view sentence) {
          std::any_of(document.reals.begin(), document.reals.end(), named);
 }
 
-Plan compile(const Document& document, Dtype dtype, std::span<const size_t> sizes,
+Plan compile(const Document& document, const Options& options, std::span<const size_t> sizes,
              std::span<const double> reals) {
   const Numbers numbers(document, sizes, reals);
   Shapes shapes;
@@ -174,7 +174,7 @@ Plan compile(const Document& document, Dtype dtype, std::span<const size_t> size
     }
   }
   try {
-    return Pipeline::named(document.slug, settings).compile(shapes, {.dtype = dtype});
+    return Pipeline::named(document.slug, settings).compile(shapes, options);
   } catch (const Error& e) {
     if (names_one_of(document, e.what())) throw;
     throw fail(e.status(), "{} ({})", e.what(), list_of(document, numbers));
@@ -183,13 +183,14 @@ Plan compile(const Document& document, Dtype dtype, std::span<const size_t> size
 
 }  // namespace
 
-Plan plan_of(const Document& document, Dtype dtype, std::span<const size_t> sizes,
+Plan plan_of(const Document& document, const Options& options, std::span<const size_t> sizes,
              std::span<const double> reals) {
-  static PlanCache& cache = *new PlanCache(16);  // never destroyed: a device may be gone before it
-  PlanCache::Key key = {reinterpret_cast<uintptr_t>(&document), static_cast<uint64_t>(dtype)};
+  static PlanCache& cache = *new PlanCache(8);  // never destroyed: a device may be gone before it
+  PlanCache::Key key = {reinterpret_cast<uintptr_t>(&document), static_cast<uint64_t>(options.dtype),
+                        static_cast<uint64_t>(options.engine)};
   key.insert(key.end(), sizes.begin(), sizes.end());
   for (const double real : reals) key.push_back(std::bit_cast<uint64_t>(real));
-  return cache.get(key, [&] { return compile(document, dtype, sizes, reals); });
+  return cache.get(key, [&] { return compile(document, options, sizes, reals); });
 }
 
 }  // namespace upweave

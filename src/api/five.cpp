@@ -2,10 +2,23 @@
 #include <array>
 
 #include "api/c_status.h"
+#include "api/device.h"
 #include "api/documents.h"
 
 namespace upweave {
 namespace {
+
+// Tensors in a GPU's memory are computed there.
+Engine engine_of(const Tensors& tensors, const void* output) {
+  const bool there = on_device(output);
+  for (const auto& [name, data] : tensors) {
+    if (data && on_device(data) != there) {
+      throw invalid("{} is in {} memory and output in {}; they must be together", name,
+                    there ? "the host's" : "a GPU's", there ? "a GPU's" : "the host's");
+    }
+  }
+  return there ? Engine::kCuda : Engine::kCpu;
+}
 
 template <class T, size_t tensors, size_t sizes, size_t reals = 0>
 upweave_status call(const Document& document, Dtype dtype, const T* const (&pointers)[tensors], T* output,
@@ -13,7 +26,8 @@ upweave_status call(const Document& document, Dtype dtype, const T* const (&poin
   return guarded([&] {
     Tensors by_name;
     for (size_t i = 0; i < tensors; ++i) by_name[document.tensors[i].name] = pointers[i];
-    plan_of(document, dtype, size, real).run(by_name, output);
+    const Options options = {.dtype = dtype, .engine = engine_of(by_name, output)};
+    plan_of(document, options, size, real).run(by_name, output);
   });
 }
 

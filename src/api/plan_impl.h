@@ -21,7 +21,8 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   const Options& options() const { return options_; }
   const Shape& output_shape() const { return output_shape_; }
   const Shapes& shapes() const { return shapes_; }
-  bool empty() const { return !program_; }  // an empty batch: there is nothing to run
+  bool empty() const { return !program_; }              // an empty batch: there is nothing to run
+  const Program& program() const { return *program_; }  // unless empty
   size_t workspace_bytes() const { return packed_bytes_ + scratch_bytes_; }
   std::vector<std::string> describe() const;
 

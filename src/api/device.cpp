@@ -1,0 +1,53 @@
+#include "api/device.h"
+
+#include <dlfcn.h>
+
+#include "api/plan_impl.h"
+#include "base/dtype.h"
+#include "engine/cuda/driver.h"
+
+namespace upweave {
+
+bool on_device(const void* p) {
+  void* library = p ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  if (!library) return false;
+  dlclose(library);
+  try {
+    return cuda::is_device_pointer(p);
+  } catch (const Error&) {  // a driver without a GPU
+    return false;
+  }
+}
+
+// The driver tells host from device memory by the address. A copy from the host's ordinary memory has read it
+// when it returns, and a copy to it has written it.
+void DeviceBuffer::upload(const void* from, size_t bytes) {
+  cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(data_),
+                                        reinterpret_cast<cuda::DevicePtr>(from), bytes, nullptr),
+              "copying to the GPU");
+}
+
+void DeviceBuffer::download(void* to, size_t bytes) const {
+  cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(to),
+                                        reinterpret_cast<cuda::DevicePtr>(data_), bytes, nullptr),
+              "copying from the GPU");
+}
+
+void run_from_host(const Plan& plan, const Tensors& tensors, void* output) {
+  const PlanImpl& impl = plan.impl();
+  if (impl.options().engine != Engine::kCuda || impl.empty() || !tensors.contains("input")) {
+    return plan.run(tensors, output);
+  }
+  const auto bytes = [&](const Shape& shape) {
+    return static_cast<size_t>(count(shape) * size_of(impl.options().dtype));
+  };
+  const size_t input_bytes = bytes(impl.shapes().at("input")), output_bytes = bytes(impl.output_shape());
+  DeviceBuffer input(impl.program(), input_bytes), result(impl.program(), output_bytes);
+  input.upload(tensors.at("input"), input_bytes);
+  Tensors there = tensors;  // parameters are packed from wherever they are
+  there["input"] = input.data();
+  plan.run(there, result.data());
+  result.download(output, output_bytes);
+}
+
+}  // namespace upweave

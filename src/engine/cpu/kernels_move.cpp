@@ -41,7 +41,7 @@ HWY_INLINE auto ToBf16(VF v) {
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
   const auto rounded = hn::Add(u, hn::Add(odd, hn::Set(du, 0x7fffu)));
   const auto nan = hn::Or(u, hn::Set(du, 0x400000u));
-  const auto is_nan = hn::RebindMask(du, hn::Ne(v, v));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
   return hn::ShiftRight<16>(hn::IfThenElse(is_nan, nan, rounded));
 }
 

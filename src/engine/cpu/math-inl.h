@@ -33,10 +33,10 @@ HWY_INLINE VF Poly(VF x, float c0, C... rest) {
 // Comparisons with NaN are false, and what Min and Max make of NaN differs between instruction sets; these
 // two give NaN if either is NaN.
 HWY_INLINE VF MaxNan(VF a, VF b) {
-  return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a);
+  return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
 }
 HWY_INLINE VF MinNan(VF a, VF b) {
-  return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::Ne(b, b)), b, a);
+  return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
 }
 // NaN stays NaN; lo > hi gives hi.
 HWY_INLINE VF Clamp(VF x, VF lo, VF hi) {

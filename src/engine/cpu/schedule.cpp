@@ -38,7 +38,8 @@ class Scheduler {
     for (size_t p = 0; p < plan_.passes.size(); ++p) schedule_pass(p);
     const Id out = graph_.output;
     if (memory_[out].where != Memory::Where::kOutput) {  // the input itself, or a parameter
-      TileBuilder builder = make_builder(Layout::kChannelsFirst);
+      const std::vector<Id> nothing;
+      TileBuilder builder = make_builder(Layout::kChannelsFirst, nothing);
       builder.store(out, output_place());
       result_.launches.push_back(make_tile_launch(builder.finish(), cache_));
     }
@@ -84,9 +85,13 @@ class Scheduler {
     return memory_[id];
   }
 
-  TileBuilder make_builder(Layout layout) {
+  // `rest` outlives the builder: what it may take.
+  TileBuilder make_builder(Layout layout, const std::vector<Id>& rest) {
     return TileBuilder(
-        graph_, layout, cache_, [this](Id id) { return lookup(id); }, [this](Id id) { return place(id); });
+        graph_, layout, cache_, [this](Id id) { return lookup(id); }, [this](Id id) { return place(id); },
+        [this, &rest](Id id) {
+          return std::ranges::all_of(users_[id], [&](Id user) { return contains(rest, user); });
+        });
   }
 
   // --- passes ----------------------------------------------------------------------------------------------
@@ -138,7 +143,7 @@ class Scheduler {
       if (!stage->input.exists() || stage->in.n == 0) continue;
       done.push_back(conv);
       make_kernel(conv, *stage);
-      TileBuilder builder = make_builder(Layout::kChannelsLast);
+      TileBuilder builder = make_builder(Layout::kChannelsLast, rest);
       builder.begin_with(conv, std::move(stage));
       for (const Id id : rest) {
         if (!contains(done, id) && builder.add(id)) done.push_back(id);
@@ -207,7 +212,7 @@ class Scheduler {
     for (const Layout l : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
       const std::vector<Memory> memory = memory_;
       const Schedule counted{{}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes};
-      TileBuilder builder = make_builder(l);
+      TileBuilder builder = make_builder(l, rest);
       std::vector<Id> done;
       for (const Id id : rest) {
         if (builder.add(id)) done.push_back(id);
@@ -219,7 +224,7 @@ class Scheduler {
       result_.workspace_bytes = counted.workspace_bytes;
     }
     if (best.empty()) return best;
-    TileBuilder builder = make_builder(layout);
+    TileBuilder builder = make_builder(layout, rest);
     for (const Id id : best) builder.add(id);
     finish_launch(builder, pass, best, rest);
     return best;

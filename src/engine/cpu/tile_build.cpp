@@ -45,12 +45,15 @@ void pointwise_numbers(const Node& node, float* a, float* b) {
   if (node.attrs.has("lo")) *a = number("lo"), *b = number("hi");
 }
 
-TileBuilder::TileBuilder(const Graph& graph, Layout layout, int64_t cache_bytes, Lookup memory, Lookup result)
-    : graph_(graph), cache_(cache_bytes), memory_(std::move(memory)), result_(std::move(result)) {
+TileBuilder::TileBuilder(const Graph& graph, Layout layout, int64_t cache_bytes, Lookup memory, Lookup result,
+                         std::function<bool(Id)> is_private)
+    : graph_(graph), cache_(cache_bytes), memory_(std::move(memory)), result_(std::move(result)),
+      private_(std::move(is_private)) {
   p_.layout = layout;
   slots_.assign(graph.nodes.size(), -1);
   loaded_ = slots_;
   reduced_.assign(graph.nodes.size(), false);
+  absorbed_ = reduced_;
 }
 
 // What try_add may change, to be put back when it fails.
@@ -119,6 +122,7 @@ bool TileBuilder::try_add(Id id) {
     const Id moments = node.in[1];
     const int local = slots_[static_cast<size_t>(moments)];
     const Memory memory = local >= 0 ? Memory{} : memory_(moments);
+    if (reduced_[static_cast<size_t>(moments)]) return false;  // complete only behind this sweep
     return (local >= 0 || memory.exists()) && add_normalize(id, local, memory, 2);
   }
   if (op == "softmax_apply") return add_softmax_apply(id);
@@ -401,7 +405,12 @@ bool TileBuilder::add_space_op(Id id) {
   }
   if (p_.layout == Layout::kChannelsFirst) {
     p_.local_space = true;
-    if (op == "softmax_stats") return false;
+    if (op == "softmax_stats") {
+      // Where nobody else wants them, the statistics are a part of the softmax that follows.
+      if (!private_(id)) return false;
+      absorbed_[static_cast<size_t>(id)] = true;
+      return true;
+    }
     if (op == "softmax") {
       slots_[static_cast<size_t>(id)] = push(Step::What::kSoftmaxRows, x, new_slot(Kind::kFull, level)).out;
       return true;
@@ -485,7 +494,12 @@ bool TileBuilder::add_softmax_apply(Id id) {
   const Shape& in = graph_[node.in[0]].shape;
   start(dims_of(in));
   const int x = operand(node.in[0], in);
-  const Memory stats = memory_(node.in[1]);
+  if (x >= 0 && absorbed_[static_cast<size_t>(node.in[1])] && graph_[node.in[1]].in[0] == node.in[0]) {
+    const int level = p_.slots[static_cast<size_t>(x)].level;
+    slots_[static_cast<size_t>(id)] = push(Step::What::kSoftmaxRows, x, new_slot(Kind::kFull, level)).out;
+    return true;
+  }
+  const Memory stats = reduced_[static_cast<size_t>(node.in[1])] ? Memory{} : memory_(node.in[1]);
   if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull || !stats.exists()) return false;
   Step f{};
   f.what = Step::What::kExpFactors;
@@ -513,6 +527,22 @@ void TileBuilder::store(Id id, const Memory& to) {
   if (s.x < 0) {
     s.x = operand(id, graph_[id].shape);
     names_.emplace_back("copy");
+  }
+  if (p_.slots[static_cast<size_t>(s.x)].kind == Kind::kStats) {
+    // Statistics of the tile's channels that others want too leave as shares, as if there were many tiles.
+    const auto made = std::ranges::find_if(steps_, [&](const Step& step) { return step.out == s.x; });
+    Reduction reduction;
+    reduction.what = Reduction::What::kMoments;
+    const NormSets sets = norm_sets(graph_[id], graph_[graph_[id].in[0]].shape);
+    reduction.sets = sets.kind;
+    reduction.groups = sets.groups;
+    reduction.result = to;
+    s.what = Step::What::kPartial;
+    s.x = made->x;
+    s.reduction = static_cast<int>(p_.reductions.size());
+    p_.reductions.push_back(reduction);
+    stores_.push_back(s);
+    return;
   }
   s.memory = to;
   s.stream = to.dims.count() * size_of(to.type) > kStreamBytes;

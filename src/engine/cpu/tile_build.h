@@ -19,7 +19,9 @@ class TileBuilder {
   // `memory(id)` says where a value lies that this program does not compute; it may not exist.
   // `result(id)` allocates the place of a reduction that ends with the sweep.
   using Lookup = std::function<Memory(Id)>;
-  TileBuilder(const Graph& graph, Layout layout, int64_t cache_bytes, Lookup memory, Lookup result);
+  // `is_private(id)`: nobody outside of this program wants the value.
+  TileBuilder(const Graph& graph, Layout layout, int64_t cache_bytes, Lookup memory, Lookup result,
+              std::function<bool(Id)> is_private);
 
   void begin_with(Id conv, std::unique_ptr<ConvStage> stage);
   bool add(Id id);
@@ -55,9 +57,11 @@ class TileBuilder {
   const Graph& graph_;
   int64_t cache_;
   Lookup memory_, result_;
+  std::function<bool(Id)> private_;
   TileProgram p_;
   std::vector<int> slots_;      // of each node, -1
   std::vector<bool> reduced_;   // nodes whose result is complete only behind the sweep
+  std::vector<bool> absorbed_;  // nodes that a later step computes along with its own
   std::vector<int> loaded_;     // slots of nodes read from memory, -1
   std::vector<Step> loads_, steps_, stores_;
   std::vector<std::string> names_;

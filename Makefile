@@ -1,7 +1,9 @@
 # Two commands:
-#   make run    set up, build, and run the five pipelines, each checked against the reference
-#   make test   set up, build, and run every test
-# also:  make bench   make format   make clean
+#   make run   set up, build, and run the five pipelines, each checked against the reference
+#   make test  set up, build, and run every test
+# also:
+#   make bench  the five pipelines beside PyTorch and oneDNN
+#   make format, make clean
 
 .PHONY: run test bench format clean
 .DEFAULT_GOAL := run
@@ -16,9 +18,9 @@ test:
 	@tools/test
 
 bench:
-	@tools/setup test
-	@tools/build build -DUPWEAVE_BENCH=ON
-	@build/upweave bench
+	@tools/setup bench
+	@tools/build build -DUPWEAVE_TESTS=OFF -DUPWEAVE_BENCH=ON
+	@bench/run
 
 format:
 	@tools/format

@@ -1,0 +1,39 @@
+#pragma once
+// What a convolution's kernel takes along of its pass, and the text of that epilogue.
+#include <array>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/lower.h"
+
+namespace upweave::cuda {
+
+// The nodes computed in registers behind a convolution. Values before the pool exist once an output ("points"), values
+// behind it once a window; a value that was reduced over channels is one number a row ("scalar").
+struct Fusion {
+  Id conv = kNone, pool = kNone;
+  std::vector<Id> nodes;              // in order, the convolution first
+  std::vector<bool> here, behind_pool, scalar, reduction;  // by node id
+  std::vector<Id> stores;             // values that leave the registers
+  bool whole_columns = false, one_sample = false;
+  int store_phases = 1;
+
+  bool holds(Id id) const { return id != kNone && here[id]; }
+};
+
+// Chooses the nodes of `pass` that follow its convolution; `pool` is the pool that may join, or kNone; `over_space` lets
+// reductions over space join, whose tiles must lie in one sample.
+Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space);
+
+// The text of the epilogue's parts, for a kernel whose sums are sum[phase][piece and variant][register].
+struct EpilogueText {
+  std::string state;   // declared before the loop
+  std::string point;   // for one row of one variant and one group of phases
+  std::string window;  // for one row, after the loop
+  std::string finish;  // once, at the end
+};
+EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
+// Kernels that combine the partial results of reductions; after the convolution's own.
+void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t);
+
+}  // namespace upweave::cuda

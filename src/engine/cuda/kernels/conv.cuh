@@ -1,0 +1,223 @@
+R"cuda(
+// The convolution: tiles of rows (windows) by columns (output channels), see conv_tiles.h. The main loop knows nothing of
+// what follows it: sums leave it in registers and meet the epilogue E, which is generated from the plan's nodes.
+//
+// Who holds what: a warpgroup computes pieces of 64 rows; in a piece, lane 4g + t of warp w holds rows 16w + g and
+// 16w + g + 8, of every eight columns the two at 2t. So a row lies in four neighbouring lanes.
+
+struct Row {
+  int n, jd, jh, jw;
+  bool ok;
+};
+
+// What pre-passes leave for the products: scales as powers of two, and whether the data fits fp16 at all.
+struct Scale {
+  float up, down;    // x = fp16 * down, fp16 = x * up
+  u32 other_path;    // some values are beyond scaled fp16, or not finite: products must be float32
+  u32 again;         // the first guess of the scale was wrong: convert again
+};
+
+// The first row of tile `tile` in the copy, and the tile's sample and window.
+template <class G> DEVICE int tile_row(int tile) {
+  if (!G::kBoxes) return tile * G::kM;
+  const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
+  const int n = plane / G::kJd, jd = plane % G::kJd;
+  return (n * G::kPitchD + jd) * G::kPlane + block * G::kLines * G::kPitchW;
+}
+// Rows from the tile's first to piece q's first.
+template <class G> DEVICE int piece_row(int q) {
+  if (!G::kBoxes) return 64 * q;
+  return (q / (G::kWidth / 8)) * 8 * G::kPitchW + (q % (G::kWidth / 8)) * 8;
+}
+// Row i < 64 of piece q of a tile, as a window of the output.
+template <class G> DEVICE Row row_of(int tile, int q, int i) {
+  Row r;
+  if (G::kBoxes) {
+    const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
+    r.n = plane / G::kJd;
+    r.jd = plane % G::kJd;
+    r.jh = block * G::kLines + (q / (G::kWidth / 8)) * 8 + i / 8;
+    r.jw = (q % (G::kWidth / 8)) * 8 + i % 8;
+  } else {
+    const int row = tile * G::kM + 64 * q + i, plane = row / G::kPlane, rest = row % G::kPlane;
+    r.n = plane / G::kPitchD;
+    r.jd = plane % G::kPitchD;
+    r.jh = rest / G::kPitchW;
+    r.jw = rest % G::kPitchW;
+  }
+  r.ok = r.n < G::kBatch && r.jd < G::kJd && r.jh < G::kJh && r.jw < G::kJw;
+  return r;
+}
+
+DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+DEVICE int swizzle(int row, int chunk, int ck) {
+  return chunk ^ (ck == 64 ? row & 7 : ck == 32 ? (row >> 1) & 3 : (row >> 2) & 1);
+}
+
+// ---- Pre-pass: float32 N C ... -> fp16 rows, with what the choice of the scale needs -----------------------------
+// A thread makes 16 bytes, 8 channels of one row; G::kCk / 8 neighbouring threads make the row.
+template <class G, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
+  Scale* scale = (Scale*)(a.ws + G::kScale);
+  if (!first && !scale->again) return;
+  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks;
+  const float up = first ? 1.f : scale->up;
+  const int chunk = threadIdx.x % chunks, block = blockIdx.y % G::kBlocks, residue = blockIdx.y / G::kBlocks;
+  const i64 row = (i64)blockIdx.x * rows_per_block + threadIdx.x / chunks - G::kGuard;
+  float x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = 0.f;
+  if (row >= 0 && row < G::kRows) {
+    const int plane = (int)(row / G::kPlane), rest = (int)(row % G::kPlane), line = rest / G::kPitchW;
+    const int bd = residue / (G::kFh * G::kFw), bh = residue / G::kFw % G::kFh, bw = residue % G::kFw;
+    const int d = plane % G::kPitchD * G::kFd + bd, h = line * G::kFh + bh, w = rest % G::kPitchW * G::kFw + bw;
+    if (line < G::kPitchH && d < G::kInD && h < G::kInH && w < G::kInW) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int c = block * G::kCk + chunk * 8 + i;
+        if (G::kCIn % G::kCk == 0 || c < G::kCIn) x[i] = value(plane / G::kPitchD, c, d, h, w);
+      }
+    }
+  }
+  const i64 end = G::kRows + 2 * G::kGuard;
+  if (row + G::kGuard < end) {
+    u32 hi[4], lo[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float p = x[2 * i] * up, q = x[2 * i + 1] * up;
+      F16 hp, hq, lp, lq;
+      from_float(p, hp); from_float(q, hq);
+      from_float((p - to_float(hp)) * 2048.f, lp); from_float((q - to_float(hq)) * 2048.f, lq);
+      hi[i] = hp.bits | (u32)hq.bits << 16;
+      lo[i] = lp.bits | (u32)lq.bits << 16;
+    }
+    const i64 at = (i64)(residue * G::kBlocks + block) * G::kPlaneBytes + (row + G::kGuard) * (G::kCk * 2) +
+                   16 * swizzle((int)(row + G::kGuard), chunk, G::kCk);
+    *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+    if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+  }
+  if (!first) return;
+  // The largest |x|, and the smallest largest |x| of a row that is not all zero; as bits, whose order is the same.
+  u32 top = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) top = max(top, __float_as_uint(x[i]) & 0x7fffffffu);
+#pragma unroll
+  for (int d = 1; d < chunks; d <<= 1) top = max(top, __shfl_xor_sync(~0u, top, d));
+  u32 low = top ? top : 0x7f800000u;
+#pragma unroll
+  for (int d = chunks; d < 32; d <<= 1) {
+    top = max(top, __shfl_xor_sync(~0u, top, d));
+    low = min(low, __shfl_xor_sync(~0u, low, d));
+  }
+  __shared__ u32 tops[8], lows[8];
+  if (threadIdx.x % 32 == 0) { tops[threadIdx.x / 32] = top; lows[threadIdx.x / 32] = low; }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < 8; ++w) { top = max(top, tops[w]); low = min(low, lows[w]); }
+    ((uint2*)(a.ws + G::kExtremes))[blockIdx.y * gridDim.x + blockIdx.x] = make_uint2(top, low);
+  }
+}
+
+// One block looks at all extremes. fp16 holds |x| up to 65504; hi alone has full precision down to 2^-14, hi and lo
+// together err by 2^-36, which is 2^-23 of 2^-13.
+DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, bool weights) {
+  __shared__ u32 tops[32], lows[32];
+  u32 top = 0, low = 0x7f800000u;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) { top = max(top, extremes[i].x); low = min(low, extremes[i].y); }
+  for (int d = 16; d; d >>= 1) {
+    top = max(top, __shfl_xor_sync(~0u, top, d));
+    low = min(low, __shfl_xor_sync(~0u, low, d));
+  }
+  if (threadIdx.x % 32 == 0) { tops[threadIdx.x / 32] = top; lows[threadIdx.x / 32] = low; }
+  __syncthreads();
+  if (threadIdx.x) return;
+  for (int w = 1; w < (int)blockDim.x / 32; ++w) { top = max(top, tops[w]); low = min(low, lows[w]); }
+  Scale s{1.f, 1.f, 0, 0};
+  if (top >= 0x7f800000u) {
+    s.other_path = 1;  // infinite or not a number
+  } else if (top) {
+    const int high = (int)(top >> 23) - 127, small = (int)(low >> 23) - 127;  // exponents
+    const bool fits = high <= 14 && high >= -2 && small >= -13;
+    if (!fits || weights) {
+      const int shift = max(-100, min(100, 14 - high));
+      s.up = exp2f((float)shift);
+      s.down = exp2f((float)-shift);
+      s.again = 1;
+      if (small + shift < -13) s.other_path = 1;
+    }
+  }
+  *out = s;
+}
+
+// ---- Weights: the stream of slabs [column block][step][hi, lo][column][ck], swizzled like the rows ----------------
+template <class G, class F> DEVICE void weight_extremes(const Args& a, F value) {
+  // One thread a (tap, column): the largest over input channels.
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, taps = G::kKd * G::kKh * G::kKw;
+  u32 top = 0;
+  if (i < taps * G::kCOut) {
+    const int tap = i % taps, co = i / taps;
+    for (int ci = 0; ci < G::kCIn; ++ci) {
+      top = max(top, __float_as_uint(value(ci, co, tap / (G::kKh * G::kKw), tap / G::kKw % G::kKh, tap % G::kKw)) & 0x7fffffffu);
+    }
+  }
+  if (i < G::kWeightExtremeCount) ((uint2*)(a.packed + G::kWeightExtremes))[i] = make_uint2(top, top ? top : 0x7f800000u);
+}
+template <class G, class F> DEVICE void pack_weights(const Args& a, const int (*tap)[3], F value) {
+  const float up = ((Scale*)(a.packed + G::kWeightScale))->up;
+  constexpr int chunks = G::kCk / 8;
+  const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= (i64)G::kColumnBlocks * G::kSteps * G::kN * chunks) return;
+  const int chunk = (int)(i % chunks), column = (int)(i / chunks % G::kN);
+  const int step = (int)(i / chunks / G::kN % G::kSteps), part = (int)(i / chunks / G::kN / G::kSteps);
+  const int co = part * G::kN + column, block = tap[step][2] >> 16;
+  u32 hi[4], lo[4];
+  for (int k = 0; k < 4; ++k) {
+    F16 h[2], l[2];
+    for (int e = 0; e < 2; ++e) {
+      const int ci = block * G::kCk + chunk * 8 + 2 * k + e;
+      const float x = co < G::kCOut && ci < G::kCIn ? value(ci, co, tap[step][0], tap[step][1], tap[step][2] & 0xffff) * up : 0.f;
+      from_float(x, h[e]);
+      from_float((x - to_float(h[e])) * 2048.f, l[e]);
+    }
+    hi[k] = h[0].bits | (u32)h[1].bits << 16;
+    lo[k] = l[0].bits | (u32)l[1].bits << 16;
+  }
+  u8* slab = a.packed + G::kStream + (i64)(part * G::kSteps + step) * G::kSlabBytes;
+  const int at = column * G::kCk * 2 + 16 * swizzle(column, chunk, G::kCk);
+  *(uint4*)(slab + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+  if (G::kWeightsLo) *(uint4*)(slab + G::kN * G::kCk * 2 + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+}
+
+// ---- Float32 products, for data that fp16 cannot hold: slow and plain, into the same registers --------------------
+template <class G, class X, class W>
+DEVICE void products_fma(float (&sum)[G::kSums][G::kNr], int cls, const int* class_begin, const int* group_begin,
+                         const int (*tap)[3], const int (*delta)[3], const Row (&rows)[G::kPieces][2], X x, W w) {
+  const int lane = threadIdx.x % 32, t = lane % 4;
+#pragma unroll
+  for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+    for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
+  for (int step = group_begin[class_begin[cls]]; step < group_begin[class_begin[cls + 1]]; ++step) {
+    const int kd = tap[step][0], kh = tap[step][1], kw = tap[step][2] & 0xffff, block = tap[step][2] >> 16;
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s) {
+      const int v = s / G::kPieces, p = s % G::kPieces;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int* dl = delta[step * G::kVariants + v];
+        const Row& row = rows[p][r];
+        const int d = row.jd * G::kFd + dl[0], h = row.jh * G::kFh + dl[1], wd = row.jw * G::kFw + dl[2];
+        if (!row.ok || d < 0 || h < 0 || wd < 0 || d >= G::kInD || h >= G::kInH || wd >= G::kInW) continue;
+        const int last = min(G::kCIn, (block + 1) * G::kCk);
+        for (int ci = block * G::kCk; ci < last; ++ci) {
+          const float xv = x(row.n, ci, d, h, wd);
+#pragma unroll
+          for (int i = 0; i < G::kN / 4; ++i) {
+            const int co = blockIdx.y * G::kN + 8 * (i / 2) + 2 * t + i % 2;
+            if (co < G::kCOut) sum[s][(i / 2) * 4 + r * 2 + i % 2] = fmaf(xv, w(ci, co, kd, kh, kw), sum[s][(i / 2) * 4 + r * 2 + i % 2]);
+          }
+        }
+      }
+    }
+  }
+}
+)cuda"

@@ -1,0 +1,65 @@
+R"cuda(
+// The road that every graph can take: a kernel for each value that must be in memory, whatever precedes it inlined as
+// a function of the coordinates. Sums are float64 and in a fixed order.
+
+template <class T, class S, class F> DEVICE void elementwise(u8* out, F f) {
+  const i64 step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < S::count; i += step) store<T>(out, i, f(S::at(i)));
+}
+
+// One thread a voxel; f reads channel c there, put writes.
+template <class S, class Body> DEVICE void per_voxel(Body body) {
+  constexpr i64 voxels = (i64)S::n[2] * S::n[3] * S::n[4], total = S::n[0] * voxels;
+  const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= total) return;
+  At at = Dims<S::n[0], 1, S::n[2], S::n[3], S::n[4]>::at(i);
+  body(at);
+}
+
+template <class S, class F> DEVICE double channel_sum(At at, F f) {
+  double sum = 0;
+  for (int c = 0; c < S::n[1]; ++c) { at.x[1] = c; sum += f(at); }
+  return sum;
+}
+template <class S, class F> DEVICE float channel_max(At at, F f) {
+  float m = -kInf;
+  for (int c = 0; c < S::n[1]; ++c) { at.x[1] = c; m = max_nan(m, f(at)); }
+  return m;
+}
+template <class S, class F> DEVICE float channel_min(At at, F f) {
+  float m = kInf;
+  for (int c = 0; c < S::n[1]; ++c) { at.x[1] = c; m = min_nan(m, f(at)); }
+  return m;
+}
+
+struct Sum { typedef double T; static DEVICE T zero() { return 0; } static DEVICE T join(T a, T b) { return a + b; } };
+struct Max { typedef float T; static DEVICE T zero() { return -kInf; } static DEVICE T join(T a, T b) { return max_nan(a, b); } };
+struct Min { typedef float T; static DEVICE T zero() { return kInf; } static DEVICE T join(T a, T b) { return min_nan(a, b); } };
+
+// The whole block's join of what each thread holds, the same tree every time; every thread gets it.
+template <class Op> DEVICE typename Op::T block_join(typename Op::T v) {
+  __shared__ typename Op::T part[32];
+  for (int d = 16; d; d >>= 1) v = Op::join(v, __shfl_xor_sync(~0u, v, d));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = part[0];
+  for (int w = 1; w < (int)blockDim.x / 32; ++w) v = Op::join(v, part[w]);
+  return v;
+}
+
+// A block joins f over the elements i = 0 .. n-1 of one set.
+template <class Op, class F> DEVICE typename Op::T block_reduce(i64 n, F f) {
+  typename Op::T v = Op::zero();
+  for (i64 i = threadIdx.x; i < n; i += blockDim.x) v = Op::join(v, (typename Op::T)f(i));
+  return block_join<Op>(v);
+}
+
+// log sum exp x = m + log sum exp(x - m); an infinite m counts as 0, as in PyTorch.
+template <class F> DEVICE float block_logsumexp(i64 n, F f) {
+  float m = block_reduce<Max>(n, f);
+  if (isinf(m)) m = 0.f;
+  const double s = block_reduce<Sum>(n, [&](i64 i) { return (double)expf(f(i) - m); });
+  return (float)((double)m + log(s));
+}
+)cuda"

@@ -1,0 +1,115 @@
+R"cuda(
+// Products by mma.sync (sm_80 and newer): operands by cp.async into swizzled shared memory and by ldmatrix from there.
+DEVICE void copy16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> DEVICE void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+DEVICE void ldmatrix(u32 (&r)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+DEVICE void mma(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <class G> struct Pipe {
+  u32 rows, ring;          // shared memory: the tile's chunks, the stages of weights
+  const u8* stream;
+  const int* group_begin;
+  int done;                // groups used so far
+
+  DEVICE void fetch(int group) {
+    if (group < G::kGroups) {
+      const int from = group_begin[group], bytes = (group_begin[group + 1] - from) * G::kSlabBytes;
+      const u32 to = ring + group % G::kStages * G::kStageBytes;
+      for (int i = threadIdx.x * 16; i < bytes; i += G::kThreads * 16) copy16(to + i, stream + (i64)from * G::kSlabBytes + i);
+    }
+    copies_commit();  // an empty group keeps the count
+  }
+  DEVICE void start(const Args& a, u32 shared, int tile, const i64* chunk, const int* groups) {
+    rows = shared;
+    ring = shared + G::kTileBytes;
+    group_begin = groups;
+    stream = a.packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
+    done = 0;
+    const u8* from = a.ws + G::kCopy + (i64)tile_row<G>(tile) * (G::kCk * 2);
+    for (int half = 0; half <= G::kInputLo; ++half) {
+      for (int c = 0; c < G::kChunks; ++c) {
+        const u32 to = rows + half * G::kTileHalf + c * G::kChunkBytes;
+        for (int i = threadIdx.x * 16; i < G::kChunkBytes; i += G::kThreads * 16) copy16(to + i, from + half * G::kCopyHalf + chunk[c] + i);
+      }
+    }
+    for (int g = 0; g < G::kStages - 1; ++g) fetch(g);
+  }
+  // The stage of the next group, when it has arrived.
+  DEVICE u32 next() {
+    copies_wait<G::kStages - 2>();
+    __syncthreads();
+    fetch(done + G::kStages - 1);
+    return ring + done++ % G::kStages * G::kStageBytes;
+  }
+};
+
+// sum += rows x slab for one step, all variants and pieces. `lo`: which parts of the operands.
+template <class G> DEVICE void multiply(float (&sum)[G::kSums][G::kNr], u32 rows, u32 slab, const int* offset) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128;
+#pragma unroll
+  for (int k = 0; k < G::kCk / 16; ++k) {
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s) {
+      const int i = warp * 16 + lane % 16, q = group * G::kPieces + s % G::kPieces;
+      const int row = offset[s / G::kPieces] / (G::kCk * 2) + piece_row<G>(q) + (G::kBoxes ? i / 8 * G::kPitchW + i % 8 : i);
+      u32 x[4];
+      ldmatrix(x, rows + row * (G::kCk * 2) + 16 * swizzle(row, 2 * k + lane / 16, G::kCk));
+#pragma unroll
+      for (int j = 0; j < G::kN / 16; ++j) {
+        const int column = j * 16 + lane / 16 * 8 + lane % 8;
+        u32 w[4];
+        ldmatrix(w, slab + column * (G::kCk * 2) + 16 * swizzle(column, 2 * k + lane / 8 % 2, G::kCk));
+        mma(&sum[s][j * 8], x, w[0], w[1]);
+        mma(&sum[s][j * 8 + 4], x, w[2], w[3]);
+      }
+    }
+  }
+}
+
+template <class G> DEVICE void products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int cls, const int* class_begin, const int* offset) {
+  constexpr bool exact = G::kInputLo || G::kWeightsLo;
+  constexpr int slab_lo = G::kN * G::kCk * 2;
+#pragma unroll
+  for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+    for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
+  for (int group = class_begin[cls]; group < class_begin[cls + 1]; ++group) {
+    const u32 stage = pipe.next();
+    const int first = pipe.group_begin[group], count = pipe.group_begin[group + 1] - first;
+    if (!exact) {
+      for (int s = 0; s < count; ++s) multiply<G>(sum, pipe.rows, stage + s * G::kSlabBytes, offset + (first + s) * G::kVariants);
+      continue;
+    }
+    // hi*lo + lo*hi first, at 2^11 their size; then hi*hi on top: at most 128 terms before they reach the sum.
+    float part[G::kSums][G::kNr];
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+      for (int i = 0; i < G::kNr; ++i) part[s][i] = 0.f;
+    for (int s = 0; s < count; ++s) {
+      const u32 slab = stage + s * G::kSlabBytes;
+      const int* at = offset + (first + s) * G::kVariants;
+      if (G::kInputLo) multiply<G>(part, pipe.rows + G::kTileHalf, slab, at);
+      if (G::kWeightsLo) multiply<G>(part, pipe.rows, slab + slab_lo, at);
+    }
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+      for (int i = 0; i < G::kNr; ++i) part[s][i] *= 0x1p-11f;
+    for (int s = 0; s < count; ++s) multiply<G>(part, pipe.rows, stage + s * G::kSlabBytes, offset + (first + s) * G::kVariants);
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+      for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[s][i];
+  }
+}
+)cuda"

@@ -1,0 +1,144 @@
+#include "engine/cuda/lower.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/dtype.h"
+#include "graph/operation.h"
+
+namespace upweave::cuda {
+namespace {
+
+constexpr int64_t kAlign = 1024;  // bulk copies and swizzles start on such addresses
+
+const char kPrelude[] =
+#include "engine/cuda/kernels/prelude.cuh"
+    ;
+const char kGeneric[] =
+#include "engine/cuda/kernels/generic.cuh"
+    ;
+const char kConv[] =
+#include "engine/cuda/kernels/conv.cuh"
+    ;
+const char kEpilogue[] =
+#include "engine/cuda/kernels/epilogue.cuh"
+    ;
+const char kProductsSm80[] =
+#include "engine/cuda/kernels/products_sm80.cuh"
+    ;
+const char kProductsSm90[] =
+#include "engine/cuda/kernels/products_sm90.cuh"
+    ;
+
+// d += A B for one warpgroup: 64 rows, `n` columns, 16 terms.
+std::string wgmma_text(int n) {
+  std::string registers, operands;
+  for (int i = 0; i < n / 2; ++i) {
+    registers += fmt::format("{}%{}", i ? ", " : "", i);
+    operands += fmt::format("{}\"+f\"(d[{}])", i ? ", " : "", i);
+  }
+  return fmt::format(
+      "template <> DEVICE void wgmma<{0}>(float (&d)[{1}], u64 x, u64 w, int add) {{\n"
+      "  asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
+      "    \"wgmma.mma_async.sync.aligned.m64n{0}k16.f32.f16.f16 {{{2}}}, %{1}, %{3}, p, 1, 1, 0, 0;\\n}}\\n\"\n"
+      "    : {5} : \"l\"(x), \"l\"(w), \"r\"(add));\n}}\n",
+      n, n / 2, registers, n / 2 + 1, n / 2 + 2, operands);
+}
+
+}  // namespace
+
+std::string Chip::arch() const {
+  return wgmma ? "sm_90a" : fmt::format("sm_{}{}", major, minor);
+}
+
+Lowering::Lowering(const FusedPlan& p, const Options& o, const Chip& c)
+    : plan(p), options(o), chip(c), graph(p.graph), weights(p.weights), passes(p.passes), source(graph, weights, o.dtype) {}
+
+int64_t Lowering::reserve(int64_t bytes) {
+  const int64_t at = out.workspace_bytes;
+  out.workspace_bytes = checked_add(at, (bytes + kAlign - 1) / kAlign * kAlign, "the workspace");
+  return at;
+}
+
+int64_t Lowering::reserve_packed(int64_t bytes) {
+  const int64_t at = out.packed_bytes;
+  out.packed_bytes = checked_add(at, (bytes + kAlign - 1) / kAlign * kAlign, "the packed weights");
+  return at;
+}
+
+bool Lowering::stored(Id id) const {
+  const Location::Kind kind = source.places[id].kind;
+  return kind != Location::Kind::kNone && kind != Location::Kind::kInline;
+}
+
+void Lowering::keep(Id id) {
+  if (stored(id)) return;
+  Location& place = source.places[id];
+  const int64_t elements = count(graph[id].shape);
+  if (weights[id]) {
+    place = {Location::Kind::kPacked, reserve_packed(checked_mul(elements, 4, "the packed weights")), false};
+  } else if (id == graph.output) {
+    place = {Location::Kind::kOutput, 0, true};
+  } else {
+    place = {Location::Kind::kWorkspace, reserve(checked_mul(elements, 4, "the workspace")), false};
+  }
+}
+
+void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block, bool packing) {
+  if (blocks > INT32_MAX) throw fail(Status::kUnsupported, "{} needs {} blocks, more than a launch can have", name, blocks);
+  kernels += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const Args a) {{ {} }}\n", block, name, body);
+  (packing ? out.pack : out.run).push_back({name, {static_cast<unsigned>(blocks), 1}, block, 0});
+}
+
+Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
+  Lowering l(plan, options, chip);
+  l.source.places[0] = {Location::Kind::kInput, 0, true};
+  // Parameters as they are; then what is computed from them alone.
+  const std::vector<std::string> names = parameter_names(plan.source);
+  for (Id id = 0; id < l.graph.size(); ++id) {
+    if (!is_param(l.graph, id)) continue;
+    const int64_t bytes = count(l.graph[id].shape) * size_of(options.dtype);
+    l.source.places[id] = {Location::Kind::kPacked, l.reserve_packed(bytes), true};
+    const auto at = std::ranges::find(names, l.graph[id].name);
+    if (at == names.end()) throw fail(Status::kInternal, "the parameter {} is not in the pipeline", l.graph[id].name);
+    l.out.copies.push_back({static_cast<size_t>(at - names.begin()), l.source.places[id].offset, bytes});
+  }
+  for (Id id = 0; id < l.graph.size(); ++id) {
+    if (l.weights[id] && !is_param(l.graph, id)) lower_alone(l, id, true);
+  }
+
+  for (size_t p = 0; p < l.passes.size(); ++p) {
+    std::vector<bool> done(l.graph.nodes.size(), false);
+    if (l.passes[p].conv != kNone) {
+      std::string why;
+      if (!lower_conv(l, l.passes[p], done, why)) l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
+    }
+    done.resize(l.graph.nodes.size(), false);
+    const Pass& pass = l.passes[p];  // lower_conv may have split a pool in it
+    for (const Id id : pass.nodes) {
+      if (done[id] || l.stored(id)) continue;
+      const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
+      if (wanted || must_store(l, id)) {
+        lower_alone(l, id);
+      } else {
+        l.source.places[id].kind = Location::Kind::kInline;
+      }
+    }
+  }
+
+  std::string text = std::string(kPrelude) + kGeneric;
+  if (l.convs > 0) {
+    text += std::string(kConv) + kEpilogue;
+    if (chip.wgmma) {
+      text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
+      for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);
+      text += kProductsSm90;
+    } else {
+      text += kProductsSm80;
+    }
+  }
+  l.out.source = text + l.source.functions() + l.kernels;
+  return std::move(l.out);
+}
+
+}  // namespace upweave::cuda

@@ -1,0 +1,77 @@
+#pragma once
+// From a plan to kernels: which values are in memory, the text of every kernel, and the launches of packing and running.
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/conv_tiles.h"
+#include "engine/cuda/source.h"
+#include "plan/plan.h"
+
+namespace upweave::cuda {
+
+// What kernels are generated for.
+struct Chip {
+  int major = 9, minor = 0;
+  int shared_bytes = 227 << 10;
+  int multiprocessors = 132;
+  bool wgmma = true;  // Hopper's own matrix instructions; false: mma.sync, which every chip since sm_80 has
+  std::string arch() const;
+};
+
+struct Launch {
+  std::string kernel;
+  unsigned grid[2] = {1, 1};
+  unsigned block = 256;
+  unsigned shared = 0;
+};
+
+struct Lowered {
+  struct Copy {
+    size_t parameter;  // its index among parameter_names(plan.source)
+    int64_t offset, bytes;
+  };
+  std::string source;
+  std::vector<Copy> copies;          // parameters into the packed block
+  std::vector<Launch> pack, run;
+  int64_t packed_bytes = 0, workspace_bytes = 0;
+  std::vector<std::string> notes;    // for explain
+};
+
+Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip);
+
+// --- Shared by the files that make it -------------------------------------------------------------------------------
+struct Lowering {
+  Lowering(const FusedPlan& plan, const Options& options, const Chip& chip);
+
+  const FusedPlan& plan;
+  const Options& options;
+  const Chip& chip;
+  Graph graph;                 // the plan's, with pools split where a kernel takes them in two steps
+  std::vector<bool> weights;
+  std::vector<Pass> passes;
+  Source source;
+  std::string kernels;         // text that follows the value functions
+  Lowered out;
+  int convs = 0;
+  std::map<Id, int64_t> partials;  // where the tiles' parts of a reduction lie in the workspace
+  // fp16 copies and packed weights that exist already: places by what they hold and how.
+  std::map<std::string, std::array<int64_t, 6>> prepared;
+
+  int64_t reserve(int64_t bytes);         // in the workspace, aligned
+  int64_t reserve_packed(int64_t bytes);
+  void keep(Id id);                       // gives a value a place in memory, unless it has one
+  bool stored(Id id) const;
+  // A kernel of `body` (the text between its braces), launched by run (or by pack).
+  void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block, bool packing = false);
+};
+
+// Computes node `id` by a kernel of its own and stores it.
+void lower_alone(Lowering& l, Id id, bool packing = false);
+// Whether a kernel of its own is needed, or its readers can compute it in place.
+bool must_store(const Lowering& l, Id id);
+// A convolution with all that it can take of its pass; false (and `why`) if it must go the general way.
+bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& why);
+
+}  // namespace upweave::cuda

@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
     cli::add_run(app);
     cli::add_verify(app, exit_code);
     cli::add_bench(app, exit_code);
-    if (argc > 1 && argv[1][0] != '-' && !app.get_subcommand_no_throw(argv[1])) {
+    const auto is_asked = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked).empty()) {
       return fail_with(
           fmt::format("no command is called '{}'; `upweave --help` shows them", argv[1]).c_str());
     }

@@ -27,7 +27,7 @@ extern const Document kSumLayernormAvgpoolGelu, kLayernormGeluScaling, kMaxMaxSu
     kAvgpoolClampSoftmaxMultiply, kBatchnormTanhMaxpoolGroupnorm;
 
 // The compiled plan for these numbers, from the cache if it is there. Throws an Error that names the number.
-Plan plan_of(const Document& document, Dtype dtype, std::span<const size_t> sizes,
+Plan plan_of(const Document& document, const Options& options, std::span<const size_t> sizes,
              std::span<const double> reals);
 
 }  // namespace upweave

@@ -1,5 +1,6 @@
 #include "engine/reference/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -15,6 +16,16 @@ Tensor load_tensor(const void* data, Dtype dtype, const Shape& shape) {
   return tensor;
 }
 
+namespace {
+
+bool finite(const Tensor& tensor) {
+  return std::ranges::all_of(tensor.data, [](double v) { return std::isfinite(v); });
+}
+
+}  // namespace
+
+// An engine meets infinities and NaN exactly or not at all: they carry no error, and bounds see ones instead,
+// so that a number that comes after them (a clamp's, a maximum's) keeps a bound that says something.
 Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors, const Rounding* rounding) {
   const auto readers = users(graph);
   std::vector<Tensor> values(graph.nodes.size());
@@ -37,7 +48,17 @@ Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors
     if (rounding) {
       if (!node.op->bound) throw fail(Status::kInternal, "{} has no error bound", node.op->name);
       out.err.resize(out.data.size());
+      std::vector<Tensor> tame(in.size());
+      for (size_t i = 0; i < in.size(); ++i) {
+        if (!in[i] || finite(*in[i])) continue;
+        tame[i] = *in[i];
+        for (double& v : tame[i].data) v = std::isfinite(v) ? v : 1;
+        in[i] = &tame[i];
+      }
       node.op->bound(node, in, out, *rounding);
+      for (size_t i = 0; i < out.data.size(); ++i) {
+        if (!std::isfinite(out.data[i])) out.err[i] = 0;
+      }
     }
     for (const Id operand : node.in) {  // nobody reads it again
       if (operand != kNone && operand != graph.output && readers[operand].back() == id) values[operand] = {};

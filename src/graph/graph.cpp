@@ -89,7 +89,9 @@ Shape visible_shape(const Graph& graph) {
   }
   Shape shape;
   for (size_t axis = 0; axis < rank; ++axis) {
-    if (!dropped[axis]) shape.push_back(graph[graph.output].shape[axis]);
+    // A later stage may have broadcast the axis to a larger extent: then it is there again.
+    if (!dropped[axis] || graph[graph.output].shape[axis] != 1)
+      shape.push_back(graph[graph.output].shape[axis]);
   }
   return shape;
 }
@@ -173,6 +175,10 @@ Graph infer(const Graph& graph, const Shapes& shapes) {
                                            : default_param_shape(result, node, param);
       }
       if (slot > 0) check_kind(result, node, param);
+    }
+    if (const Shape& x = shape_of(result, node, 0); !node.op->of_weights && (x.size() < 3 || x.size() > 5)) {
+      throw invalid("{} meets a value of shape {}; it must be N C W, N C H W or N C D H W", node.op->name,
+                    to_string(x));
     }
     node.shape = node.op->shape(result, node);
     count(node.shape);

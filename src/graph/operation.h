@@ -24,6 +24,7 @@ struct Arg {
   Kind kind;
   bool required = false;
   std::string_view prefix = {};              // kInts: "s" of s2; empty: a bare number
+  bool single = false;                       // kInts: one number, not one an axis
   bool named = false;                        // kTensor, kReal: written as name=value
   std::vector<std::string_view> words = {};  // kWord
 };
@@ -74,7 +75,8 @@ struct Operation {
   // Facts that laws use. monotone: non-decreasing in operand 0. range: where all results lie.
   bool (*monotone)(const Node& node) = nullptr;
   std::optional<Range> (*range)(const Node& node) = nullptr;
-  bool internal = false;  // made by rewrites; can be written but is not listed
+  bool internal = false;    // made by rewrites; can be written but is not listed
+  bool of_weights = false;  // operand 0 is a parameter of any rank, not an N C ... value
 };
 
 const Operation* find_operation(std::string_view name);  // nullptr if there is none

@@ -95,6 +95,7 @@ class Parser {
       start = bar + 1;
     }
     graph_.output = current_;
+    if (current_ == 0) throw Error(Status::kInvalid, "the pipeline does nothing: its result is its input");
     if (is_param(graph_, current_) || weight_side(graph_)[current_]) {
       throw Error(Status::kInvalid, "the pipeline's result does not depend on its input");
     }
@@ -293,6 +294,8 @@ class Parser {
         if (!to_ints(word.text, values))
           throw at(word.column, "'{}' is not a whole number, or several as in 2x1x2", word.text);
         if (values.size() > 3) throw at(word.column, "'{}' has more than three extents", word.text);
+        if (arg.single && values.size() > 1)
+          throw at(word.column, "{} is one number, not '{}'", arg.name, word.text);
         node.attrs.set(arg.name, values);
         return;
       }
@@ -311,6 +314,10 @@ class Parser {
       }
       case Arg::Kind::kTensor:
         node.in[slot] = tensor(word);
+        // Kernels and affine weights are packed before a run: they cannot depend on the input.
+        if (arg.kind == Arg::Kind::kTensor && !op.internal && !weight_side(graph_)[node.in[slot]])
+          throw at(word.column, "{} of {} must be a parameter; '{}' depends on the input", arg.name, op.name,
+                   word.text);
         return;
     }
     throw at(word.column, "{} does not take '{}'", op.name, word.text);

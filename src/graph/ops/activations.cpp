@@ -150,7 +150,8 @@ std::vector<Operation> ops_activations() {
     check_numbers(node, {"slope"});
     return same_shape(graph, node);
   };
-  leaky.monotone = [](const Node& node) { return node.attrs.real("slope") >= 0; };
+  // A slope of 0 makes NaN of -inf, so it does not count as monotone.
+  leaky.monotone = [](const Node& node) { return node.attrs.real("slope") > 0; };
   ops.push_back(leaky);
 
   // clamp_min > clamp_max: everything becomes clamp_max, as in PyTorch. hardtanh is the same function.

@@ -13,15 +13,16 @@ int64_t groups_of(const Node& node) {
   return node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
 }
 
-// O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, unless a rewrite cropped it.
-Shape natural_out(const Graph& graph, const Node& node) {
+// O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, unless a rewrite cropped it to
+// `out`.
+Shape out_extents(const Graph& graph, const Node& node) {
   const Shape& in = shape_of(graph, node, 0);
   const Shape& kernel = shape_of(graph, node, kKernel);
   const size_t spatial = spatial_rank(in);
   const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
   const Shape extra = per_axis(node, "output_padding", spatial, 0),
               dilation = per_axis(node, "dilation", spatial, 1);
-  Shape out(spatial);
+  Shape out = per_axis(node, "out", spatial, 0);
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);
     const int64_t k = kernel[a + 2];
@@ -36,6 +37,10 @@ Shape natural_out(const Graph& graph, const Node& node) {
     o = checked_add(o, checked_mul(dilation[a], k - 1, "the output extent"), "the output extent");
     o = checked_add(o, extra[a] + 1, "the output extent");
     o = checked_add(o, -checked_mul(2, padding[a], "padding"), "the output extent");
+    if (node.attrs.has("out")) {
+      if (out[a] < 1) throw invalid("out_{} is {}; it must be at least 1", ax, out[a]);
+      continue;
+    }
     if (o < 1) {
       throw invalid(
           "the output's extent along {} is {}: input {}, kernel {}, stride {}, padding {}, output_padding {}",
@@ -81,7 +86,7 @@ Shape conv_shape(const Graph& graph, const Node& node) {
                   to_string(shape_of(graph, node, kBias)), c_out);
   }
   Shape shape = {in[0], c_out};
-  const Shape out = node.attrs.has("out") ? per_axis(node, "out", spatial, 1) : natural_out(graph, node);
+  const Shape out = out_extents(graph, node);
   shape.insert(shape.end(), out.begin(), out.end());
   return shape;
 }
@@ -171,7 +176,8 @@ void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const double* x = in[0]->data.data();
   const double* k = in[kKernel]->data.data();
   const int64_t voxels = count(g.out);
-#pragma omp parallel for collapse(2) schedule(static)
+// Small cases, of which tests run thousands, do not wake threads.
+#pragma omp parallel for collapse(2) schedule(static) if (count(out.shape) > 4096)
   for (int64_t n = 0; n < g.batch; ++n) {
     for (int64_t co = 0; co < g.c_out; ++co) {
       double* y = out.data.data() + (n * g.c_out + co) * voxels;
@@ -245,7 +251,8 @@ void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
 }
 
 // mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] * S[ci, k], where S[ci, k] is the sum
-// of x over the box of inputs whose tap k lands inside the output. Per axis that box is an interval.
+// of x over the box of inputs whose tap k lands inside the output. Per axis that box is an interval; a tap
+// whose box is empty takes no part, whatever its value.
 void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const Shape& xs = in[0]->shape;
   const Shape& ks = in[kKernel]->shape;
@@ -256,6 +263,7 @@ void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const Shape taps(ks.begin() + 2, ks.end());
   const int64_t volume = count(Shape(xs.begin() + 2, xs.end())), tap_count = count(taps);
   const Shape xstride = row_major(xs);
+  std::vector<bool> used(tap_count);
   for (int64_t n = 0; n < xs[0]; ++n) {
     std::vector<double> sums(c_in * tap_count);
     for_each_index(taps, [&](const Shape& k, int64_t t) {
@@ -266,6 +274,7 @@ void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
         const int64_t hi = last < 0 ? 0 : std::min(xs[a + 2], last / stride[a] + 1);
         size[a] = std::max<int64_t>(0, hi - lo[a]);
       }
+      used[t] = count(size) > 0;
       for (int64_t ci = 0; ci < c_in; ++ci) {
         double sum = 0;
         for_each_index(size, [&](const Shape& at, int64_t) {
@@ -280,6 +289,7 @@ void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
       double total = 0;
       for (int64_t ci = co / per_out * per_in; ci < (co / per_out + 1) * per_in; ++ci) {
         for (int64_t t = 0; t < tap_count; ++t) {
+          if (!used[t]) continue;
           total +=
               in[kKernel]->data[(ci * per_out + co % per_out) * tap_count + t] * sums[ci * tap_count + t];
         }
@@ -338,13 +348,13 @@ std::vector<Operation> ops_conv_transpose() {
   conv.example = "conv_transpose kernel bias s2 p1 op1";
   conv.args = {{.name = "weights", .kind = Arg::Kind::kTensor, .required = true},
                {.name = "bias", .kind = Arg::Kind::kTensor},
-               {.name = "channels", .kind = Arg::Kind::kInts},
+               {.name = "channels", .kind = Arg::Kind::kInts, .single = true},
                {.name = "kernel", .kind = Arg::Kind::kInts, .prefix = "k"},
                {.name = "stride", .kind = Arg::Kind::kInts, .prefix = "s"},
                {.name = "padding", .kind = Arg::Kind::kInts, .prefix = "p"},
                {.name = "output_padding", .kind = Arg::Kind::kInts, .prefix = "op"},
                {.name = "dilation", .kind = Arg::Kind::kInts, .prefix = "d"},
-               {.name = "groups", .kind = Arg::Kind::kInts, .prefix = "g"},
+               {.name = "groups", .kind = Arg::Kind::kInts, .prefix = "g", .single = true},
                {.name = "out", .kind = Arg::Kind::kInts, .prefix = "out"}};
   conv.shape = conv_shape;
   conv.evaluate = conv_evaluate;
@@ -364,6 +374,7 @@ std::vector<Operation> ops_conv_transpose() {
   mean.evaluate = mean_conv_evaluate;
   mean.bound = nullptr;
   mean.reach = [](const Node&) { return Reach::kSpace; };
+  mean.args.back().required = true;
   mean.internal = true;
   return {conv, mean};
 }

@@ -204,8 +204,8 @@ NormSets norm_sets(const Node& node, const Shape& shape) {
 
 std::vector<Operation> ops_norms() {
   const Arg where{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = {"channel", "last"}};
-  const Arg trailing{.name = "count", .kind = Arg::Kind::kInts};
-  const Arg groups{.name = "groups", .kind = Arg::Kind::kInts, .required = true};
+  const Arg trailing{.name = "count", .kind = Arg::Kind::kInts, .single = true};
+  const Arg groups{.name = "groups", .kind = Arg::Kind::kInts, .required = true, .single = true};
   std::vector<Operation> ops = {
       row("layer_norm", "norm over channels at each voxel, or over the last axes (`last 2`: two of them)",
           "layer_norm channel", {where, trailing}),
@@ -228,7 +228,7 @@ std::vector<Operation> ops_norms() {
   moments.summary = "mean and biased variance of each set";
   moments.example = "moments batch";
   moments.args = {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
-                  {.name = "groups", .kind = Arg::Kind::kInts}};
+                  {.name = "groups", .kind = Arg::Kind::kInts, .single = true}};
   moments.shape = [](const Graph& graph, const Node& node) {
     return Shape{2, norm_sets(node, shape_of(graph, node, 0)).sets};
   };
@@ -241,7 +241,7 @@ std::vector<Operation> ops_norms() {
                             "normalize batch @m weight bias", {});
   normalize.args.insert(normalize.args.begin(),
                         {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
-                         {.name = "groups", .kind = Arg::Kind::kInts},
+                         {.name = "groups", .kind = Arg::Kind::kInts, .single = true},
                          {.name = "moments", .kind = Arg::Kind::kTensor, .required = true}});
   normalize.shape = [](const Graph& graph, const Node& node) {
     const Shape& x = shape_of(graph, node, 0);

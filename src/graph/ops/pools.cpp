@@ -13,6 +13,13 @@ Shape pool_shape(const Graph& graph, const Node& node) {
   const Shape& in = shape_of(graph, node, 0);
   const size_t spatial = spatial_rank(in);
   const Shape window = per_axis(node, "window", spatial, 1);
+  if (node.in.size() > 1 && node.in[1] != kNone) {
+    const Shape& sign = shape_of(graph, node, 1);
+    if (count(sign) != 1 && count(sign) != in[1]) {
+      throw invalid("the sign of {} has shape {}; the value it meets has {} channels", node.op->name,
+                    to_string(sign), in[1]);
+    }
+  }
   Shape out = in;
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);

@@ -16,6 +16,10 @@ int64_t voxels(const Shape& shape) {
   return n;
 }
 
+Shape stats_shape(const Node& node, const Shape& x) {
+  return {2, over_channels(node) ? x[0] * voxels(x) : x[0] * x[1]};
+}
+
 // A set of softmax: `size` elements, `stride` apart, from `start`.
 template <class F>
 void for_each_set(const Node& node, const Shape& shape, F f) {
@@ -104,8 +108,7 @@ std::vector<Operation> ops_softmax() {
   stats_row.summary = "maximum and sum of exp(x - maximum) of each set";
   stats_row.example = "softmax_stats space";
   stats_row.shape = [](const Graph& graph, const Node& node) {
-    const Shape& x = shape_of(graph, node, 0);
-    return Shape{2, over_channels(node) ? x[0] * voxels(x) : x[0] * x[1]};
+    return stats_shape(node, shape_of(graph, node, 0));
   };
   stats_row.evaluate = stats_evaluate;
   stats_row.bound = nullptr;
@@ -117,6 +120,15 @@ std::vector<Operation> ops_softmax() {
   apply.summary = "exp(x - maximum) / sum with given statistics";
   apply.example = "softmax_apply space @s";
   apply.args = {axes, {.name = "stats", .kind = Arg::Kind::kTensor, .required = true}};
+  apply.shape = [](const Graph& graph, const Node& node) {
+    const Shape& x = shape_of(graph, node, 0);
+    const Shape expected = stats_shape(node, x);
+    if (shape_of(graph, node, 1) != expected) {
+      throw invalid("the stats of softmax_apply have shape {}; it must be {}",
+                    to_string(shape_of(graph, node, 1)), to_string(expected));
+    }
+    return x;
+  };
   apply.evaluate = apply_evaluate;
   apply.bound = nullptr;
   apply.reach = [](const Node&) { return Reach::kPoint; };

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/checked.h"
 #include "graph/operation.h"
 
 // What rewrites compute from parameters alone, when weights are packed.
@@ -37,11 +38,18 @@ int64_t pooled_extent(int64_t kernel, int64_t padding, int64_t window) {
 
 Shape pooled_shape(const Graph& graph, const Node& node) {
   Shape shape = shape_of(graph, node, 0);
+  if (shape.size() < 3 || shape.size() > 5) {
+    throw invalid(
+        "pool_taps meets a value of shape {}; it must be (C_in, C_out, one extent per spatial axis)",
+        to_string(shape));
+  }
   const size_t spatial = shape.size() - 2;
   const Shape window = per_axis(node, "window", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
   for (size_t a = 0; a < spatial; ++a) {
+    if (window[a] < 1) throw invalid("the window of pool_taps is {}; it must be at least 1", window[a]);
+    if (padding[a] < 0) throw invalid("padding is {}; it must not be negative", padding[a]);
+    checked_add(padding[a], window[a], "the pooled kernel");
     shape[a + 2] = pooled_extent(shape[a + 2], padding[a], window[a]);
-    if (shape[a + 2] < 1) throw invalid("padding {} leaves no tap of the pooled kernel", padding[a]);
   }
   return shape;
 }
@@ -80,6 +88,7 @@ std::vector<Operation> ops_weights() {
   centre.evaluate = center;
   centre.reach = [](const Node&) { return Reach::kPoint; };
   centre.internal = true;
+  centre.of_weights = true;
 
   Operation taps = centre;
   taps.name = "pool_taps";

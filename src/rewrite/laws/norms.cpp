@@ -62,7 +62,7 @@ std::optional<Graph> drop_scale(const Graph& graph, Id id, Firing& firing) {
   const Node& scale = graph[norm.in[0]];
   if (!one_of(scale, {"mul", "div"}) || !is_number(scale)) return std::nullopt;
   const double value = scale.attrs.real("value"), s = is(scale, "mul") ? value : 1 / value;
-  const double eps = norm_eps(norm), scaled = eps / (s * s);
+  const double eps = norm_eps(norm), scaled = eps > 0 ? eps / (s * s) : 0;
   // The plain float range: engines keep eps in float32.
   if (!std::isfinite(s) || s == 0 || (eps > 0 && !(scaled > 1e-30 && scaled < 1e30))) return std::nullopt;
   if (s < 0 && (norm.in[1] != kNone || norm.in[2] != kNone)) return std::nullopt;

@@ -30,8 +30,9 @@ std::optional<Graph> merge_pools(const Graph& graph, Id id, Firing& firing) {
 // max_pool(f(x)) = f(max_pool(x)) for f that never decreases: tanh, relu, clamp, + b, * s > 0: one f a
 // window. For f(x) = a x + b with a < 0, max_pool(f(x)) = a min_pool(x) + b. Where the sign of `a` is known
 // only with the weights (a norm's weight, a scale per channel), the pool takes that tensor as its `sign`. f
-// must be constant over space and have no other reader. NaN goes through both sides. Two differences: where
-// b = +inf meets an x of -inf, or a = 0 an infinite x, the old NaN appears only if the pool picks that x.
+// must be constant over space and have no other reader. NaN goes through both sides. A NaN that f itself
+// makes of one x of the window (0 * inf, inf - inf, which needs a parameter of 0 or infinity) appears only
+// if the pool picks that x.
 std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
   if (!is_extreme_pool(pool)) return std::nullopt;
@@ -68,6 +69,9 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
   } else {
     return std::nullopt;
   }
+  if (f.in.size() > 1 && !is_number(f) && !(is(f, "normalize") && f.in[2] == kNone)) {
+    firing.why += "; where it makes NaN of 0 * inf or inf - inf, only if the pool picks that element";
+  }
   Edit edit(graph);
   std::vector<Id> in = f.in;
   in[0] = edit.add(kind, {f.in[0], sign}, pool.attrs);
@@ -76,8 +80,10 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
 }
 
 // average(a x + b) = a average(x) + b for a, b constant over space: an average pool, or a mean over space,
-// goes before arithmetic and before a norm's affine map. The sums meet the same NaN and infinities. A pool
-// moves only past a value that nobody else reads; a mean over space is small, so it always may.
+// goes before arithmetic and before a norm's affine map. A pool moves only past a value that nobody else
+// reads; a mean over space is small, so it always may. The sums meet the same NaN and infinities, but for an
+// infinite `a`: it made NaN of an x of 0 or of x of both signs, and now meets their average. A number is
+// checked, a tensor cannot be.
 std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& firing) {
   const Node& average = graph[id];
   const bool mean = is(average, "mean") && average.attrs.word("axes") == "space";
@@ -88,6 +94,9 @@ std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& fi
   if (one_of(f, {"add", "sub", "mul", "div"})) {
     if (shape_of(graph, f, 0) != f.shape || !constant_over_space(operand_shape(graph, f)))
       return std::nullopt;
+    if (is_number(f) &&
+        (!std::isfinite(f.attrs.real("value")) || (is(f, "div") && f.attrs.real("value") == 0)))
+      return std::nullopt;
   } else if (!is(f, "normalize")) {
     return std::nullopt;
   }
@@ -96,6 +105,8 @@ std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& fi
   in[0] = edit.again(id, {f.in[0]});
   firing.where = print_stage(graph, fid) + " | " + print_stage(graph, id);
   firing.why = fmt::format("{} is linear in x and the same over all of space", f.op->name);
+  if (one_of(f, {"mul", "div", "normalize"}) && !is_number(f))
+    firing.why += "; an infinite factor now meets the average, not each element";
   return edit.replace(id, edit.again(fid, in));
 }
 
@@ -119,8 +130,6 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
     if (g.stride[a] % window[a] != 0 || g.dilation[a] != 1) return std::nullopt;
     stride[a] /= window[a];
     padding[a] = (g.padding[a] + window[a] - 1) / window[a];
-    if (g.kernel[a] - 1 - g.padding[a] < -padding[a] * window[a])
-      return std::nullopt;  // no tap reaches the output
   }
   Attributes attrs;
   attrs.set("stride", stride);
@@ -138,8 +147,8 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
 }
 
 // The mean over space of a convolution is linear in x: each tap meets the sum of x over the box of inputs
-// that it carries into the output, so no output is ever computed. Infinities of both signs under one tap give
-// NaN as before.
+// that it carries into the output, so no output is ever computed. NaN and infinities of x come out as before;
+// an infinite tap made NaN of an x of 0 or of x of both signs, and now meets their sum.
 std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing) {
   const Node& mean = graph[id];
   if (!is(mean, "mean") || mean.attrs.word("axes") != "space") return std::nullopt;
@@ -150,7 +159,10 @@ std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing
   Attributes attrs = conv.attrs;
   attrs.set("out", Shape(conv.shape.begin() + 2, conv.shape.end()));
   firing.where = print_stage(graph, cid) + " | " + print_stage(graph, id);
-  firing.why = "a mean over all of space is linear: it needs only sums of the input, border slabs apart";
+  firing.why =
+      "a mean over all of space is linear: it needs only sums of the input, border slabs apart; an infinite "
+      "tap "
+      "now meets that sum, not each element";
   return edit.replace(id, edit.add("mean_conv", {conv.in[0], conv.in[1], kNone}, attrs));
 }
 
@@ -170,6 +182,7 @@ std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
     if (is(node, "conv_transpose")) break;
     const Reach reach = node.op->reach(node);
     if (reach != Reach::kPoint && reach != Reach::kChannels) return std::nullopt;
+    if (is(node, "softmax_apply")) return std::nullopt;  // its statistics see all of space
     if (node.in.size() == 2 && node.in[1] != kNone &&
         (shape_of(graph, node, 0) != node.shape || !constant_over_space(operand_shape(graph, node)))) {
       return std::nullopt;

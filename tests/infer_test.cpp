@@ -1,0 +1,284 @@
+// Shapes: what each operation makes of the value it meets, and the sentence for each corner that is refused.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "graph/operation.h"
+#include "graph/text.h"
+
+namespace upweave {
+namespace {
+
+constexpr int64_t kHuge = int64_t{1} << 62;
+
+struct Case {
+  std::string text;
+  Shapes shapes;
+  Shape expected;
+};
+
+const Shape k1d = {2, 6, 9}, k2d = {2, 6, 8, 9}, k3d = {2, 6, 7, 8, 9};
+
+std::vector<Case> cases() {
+  return {
+      // O = (I - 1) s - 2 p + d (K - 1) + op + 1
+      {"conv_transpose k s3 p1 op2", {{"input", k1d}, {"k", {6, 4, 5}}}, {2, 4, 8 * 3 - 2 + 4 + 2 + 1}},
+      {"conv_transpose k", {{"input", k2d}, {"k", {6, 4, 3, 1}}}, {2, 4, 10, 9}},
+      {"conv_transpose k s2x1 p1x0 op1x0 d1x2", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 16, 13}},
+      {"conv_transpose k s2x1x3 p0x1x2 d3x1x1",
+       {{"input", k3d}, {"k", {6, 4, 2, 3, 4}}},
+       {2, 4, 6 * 2 + 3 + 1, 7 - 2 + 2 + 1, 8 * 3 - 4 + 3 + 1}},
+      {"conv_transpose k b g3", {{"input", k2d}, {"k", {6, 4, 1, 1}}}, {2, 12, 8, 9}},
+      {"conv_transpose k 12 k3x2 g2", {{"input", k2d}}, {2, 12, 10, 10}},
+      {"conv_transpose k s4", {{"input", k1d}, {"k", {6, 1, 2}}}, {2, 1, 34}},  // kernel < stride
+      {"conv_transpose k s1 d3 op2", {{"input", k1d}, {"k", {6, 1, 2}}}, {2, 1, 8 + 3 + 2 + 1}},
+      {"conv_transpose k out7x6", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 7, 6}},
+      {"mean_conv k s2 out17x19", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 1, 1}},
+      {"avg_pool 2", {{"input", k3d}}, {2, 6, 3, 4, 4}},
+      {"avg_pool 2x3", {{"input", k2d}}, {2, 6, 4, 3}},
+      {"max_pool 3 s2", {{"input", k2d}}, {2, 6, 3, 4}},
+      {"min_pool 2 s1x3", {{"input", k2d}}, {2, 6, 7, 3}},
+      {"max_pool 9", {{"input", k1d}}, {2, 6, 1}},
+      {"max_pool 2 sign=w", {{"input", k1d}}, {2, 6, 4}},
+      {"layer_norm channel w b", {{"input", k2d}}, k2d},
+      {"layer_norm last w b", {{"input", k2d}, {"w", {9}}}, k2d},
+      {"layer_norm last 2 w b", {{"input", k2d}, {"w", {8, 9}}, {"b", {8, 9}}}, k2d},
+      {"batch_norm w b", {{"input", k2d}, {"w", {6}}}, k2d},
+      {"group_norm 3 w b", {{"input", k2d}}, k2d},
+      {"instance_norm w b", {{"input", k2d}}, k2d},
+      {"rms_norm channel", {{"input", k2d}}, k2d},
+      {"moments batch", {{"input", k2d}}, {2, 6}},
+      {"moments instance", {{"input", k2d}}, {2, 12}},
+      {"moments group 3 as m | @input | normalize group 3 @m w b", {{"input", k2d}}, k2d},
+      {"softmax space", {{"input", k2d}}, k2d},
+      {"softmax channel", {{"input", k1d}}, k1d},
+      {"softmax_stats space", {{"input", k2d}}, {2, 12}},
+      {"softmax_stats channel as s | @input | softmax_apply channel @s", {{"input", k2d}}, k2d},
+      {"logsumexp channel", {{"input", k2d}}, {2, 1, 8, 9}},
+      {"logsumexp space", {{"input", k2d}}, {2, 6, 1, 1}},
+      {"sum depth", {{"input", k3d}}, {2, 6, 1, 8, 9}},
+      {"mean height", {{"input", k3d}}, {2, 6, 7, 1, 9}},
+      {"max width", {{"input", k3d}}, {2, 6, 7, 8, 1}},
+      {"min channel", {{"input", k3d}}, {2, 1, 7, 8, 9}},
+      {"sum space", {{"input", k1d}}, {2, 6, 1}},
+      {"add 1", {{"input", k2d}}, k2d},
+      {"sub t", {{"input", k2d}}, k2d},
+      {"mul t", {{"input", k2d}, {"t", {}}}, k2d},  // a 0-dim tensor is one value
+      {"div t", {{"input", k2d}, {"t", {6, 1, 1}}}, k2d},
+      {"minimum t", {{"input", k2d}, {"t", {2, 1, 8, 9}}}, k2d},
+      {"maximum t:full", {{"input", k2d}}, k2d},
+      {"mean space as m | @input | sub @m", {{"input", k2d}}, k2d},
+      {"mean space | add @input", {{"input", k2d}}, k2d},
+      {"mean channel as m | @input | mean space | mul @m", {{"input", k2d}}, k2d},
+      {"param k | center as c | @input | conv_transpose @c", {{"input", k1d}, {"k", {6, 2, 3}}}, {2, 2, 11}},
+      {"param k | pool_taps 2 p1 as c | @input | conv_transpose @c p1",
+       {{"input", k1d}, {"k", {6, 2, 4}}},
+       {2, 2, 9}},
+      {"conv_transpose k | relu", {{"input", {0, 6, 9}}, {"k", {6, 2, 3}}}, {0, 2, 11}},  // an empty batch
+      {"leaky_relu 0.1 | clamp 0 1 | hardtanh -1 1", {{"input", k2d}}, k2d},
+      {"gelu | gelu tanh | relu | tanh | sigmoid | exp | swish | mish | hardswish", {{"input", k3d}}, k3d},
+  };
+}
+
+TEST(Infer, ShapesFollowTheRules) {
+  std::set<std::string_view> met;
+  for (const Case& c : cases()) {
+    Graph graph;
+    ASSERT_NO_THROW(graph = infer(parse_text(c.text), c.shapes)) << c.text;
+    EXPECT_EQ(graph[graph.output].shape, c.expected) << c.text;
+    for (const Node& node : graph.nodes) met.insert(node.op->name);
+  }
+  for (const Operation* op : operations())
+    EXPECT_TRUE(met.contains(op->name)) << op->name << " has no shape case";
+}
+
+TEST(Infer, ParametersGetTheShapeTheirUserExpects) {
+  const Graph graph = infer(parse_text("conv_transpose kernel bias 12 k3x1 g2 | group_norm 4 w b | "
+                                       "layer_norm last 2 lw lb | add s:scalar | "
+                                       "mul t:full | sub c"),
+                            {{"input", k2d}});
+  const Shapes expected = {{"kernel", {6, 6, 3, 1}}, {"bias", {12}},  {"w", {12}}, {"b", {12}},
+                           {"lw", {10, 9}},          {"lb", {10, 9}}, {"s", {1}},  {"c", {12}},
+                           {"t", {2, 12, 10, 9}}};
+  for (const Node& node : graph.nodes) {
+    if (is(node, "param")) {
+      EXPECT_EQ(node.shape, expected.at(node.name)) << node.name;
+    }
+  }
+}
+
+TEST(Infer, DroppedAxesAreGoneForTheCallerOnly) {
+  auto visible = [](const char* text) { return visible_shape(infer(parse_text(text), {{"input", k2d}})); };
+  EXPECT_EQ(visible("sum channel drop"), (Shape{2, 8, 9}));
+  EXPECT_EQ(visible("sum space drop"), (Shape{2, 6}));
+  EXPECT_EQ(visible("mean space | logsumexp channel | sum space drop | mul 10"), (Shape{2, 1}));
+  EXPECT_EQ(visible("max width drop | min channel drop"), (Shape{2, 8}));
+  EXPECT_EQ(visible("max channel"), (Shape{2, 1, 8, 9}));
+  // A later stage that broadcasts the axis brings it back.
+  EXPECT_EQ(visible("max channel drop | add @input"), k2d);
+}
+
+struct Refusal {
+  std::string text;
+  Shapes shapes;
+  std::string sentence;
+};
+
+TEST(Infer, RefusesWithASentenceThatNamesTheParameterAndItsValue) {
+  const Shape k = {6, 4, 3, 3};
+  const std::vector<Refusal> refusals = {
+      // Sizes of 0, and negative ones.
+      {"relu", {{"input", {2, 0, 8, 9}}}, "in_channels is 0; it must be at least 1"},
+      {"relu", {{"input", {2, 6, 0}}}, "width is 0; it must be at least 1"},
+      {"relu", {{"input", {2, 6, 0, 9}}}, "height is 0; it must be at least 1"},
+      {"relu", {{"input", {2, 6, 0, 8, 9}}}, "depth is 0; it must be at least 1"},
+      {"relu", {{"input", {-1, 6, 8, 9}}}, "batch_size is -1; it must be at least 0"},
+      {"relu", {{"input", {2, 6}}}, "input has shape 2x6; it must be N C W, N C H W or N C D H W"},
+      {"relu", {}, "the shape of the input is missing"},
+      {"relu", {{"input", k2d}, {"w", {3}}}, "the pipeline has no tensor named 'w'; it has: input"},
+      {"add b", {{"input", k2d}, {"w", {3}}}, "the pipeline has no tensor named 'w'; it has: input, b"},
+      {"conv_transpose k",
+       {{"input", k2d}, {"k", {6, 0, 3, 3}}},
+       "k has shape 6x0x3x3; extents must be at least 1"},
+      // The convolution's own.
+      {"conv_transpose k s0x1", {{"input", k2d}, {"k", k}}, "stride_h is 0; it must be at least 1"},
+      {"conv_transpose k s0 out5", {{"input", k2d}, {"k", k}}, "stride_h is 0; it must be at least 1"},
+      {"conv_transpose k s1x0", {{"input", k2d}, {"k", k}}, "stride_w is 0; it must be at least 1"},
+      {"conv_transpose k d0", {{"input", k2d}, {"k", k}}, "dilation_h is 0; it must be at least 1"},
+      {"conv_transpose k p-1", {{"input", k2d}, {"k", k}}, "padding_h is -1; it must not be negative"},
+      {"conv_transpose k out0", {{"input", k2d}, {"k", k}}, "out_h is 0; it must be at least 1"},
+      {"conv_transpose k s2 op2",
+       {{"input", k2d}, {"k", k}},
+       "output_padding_h is 2; it must be smaller than stride_h, which is 2"},
+      {"conv_transpose k op-1",
+       {{"input", k2d}, {"k", k}},
+       "output_padding_h is -1; it must be smaller than stride_h, which is 1"},
+      {"conv_transpose k p0x6",
+       {{"input", k2d}, {"k", k}},
+       "the output's extent along w is -1: input 9, kernel 3, stride 1, padding 6, output_padding 0"},
+      {"conv_transpose k g0", {{"input", k2d}, {"k", k}}, "groups is 0; it must be at least 1"},
+      {"conv_transpose k g4",
+       {{"input", k2d}, {"k", k}},
+       "in_channels is 6, which groups = 4 does not divide"},
+      {"conv_transpose k 10 k3 g3", {{"input", k2d}}, "out_channels is 10, which groups = 3 does not divide"},
+      {"conv_transpose k 0 k3", {{"input", k2d}}, "out_channels is 0; it must be at least 1"},
+      {"conv_transpose k 4 k3x0", {{"input", k2d}}, "kernel_w is 0; it must be at least 1"},
+      {"conv_transpose k s1x1x1x1", {{"input", k2d}}, "column 19: '1x1x1x1' has more than three extents"},
+      {"conv_transpose k s2x1x1",
+       {{"input", k2d}, {"k", k}},
+       "conv_transpose 2x1x1 has 3 extents; the value has 2 spatial axes"},
+      {"conv_transpose k",
+       {{"input", k2d}},
+       "the shape of k is missing: give the tensor, or write its size as in 'conv_transpose k 64 k3'"},
+      {"conv_transpose k",
+       {{"input", k2d}, {"k", {6, 4, 3}}},
+       "k has shape 6x4x3; for an input of shape 2x6x8x9 it must be (C_in, C_out, one extent per spatial "
+       "axis)"},
+      {"conv_transpose k",
+       {{"input", k2d}, {"k", {5, 4, 3, 3}}},
+       "k has 5 input channels (its first extent); the value it meets has 6"},
+      {"conv_transpose k 64", {{"input", k2d}, {"k", k}}, "k gives 4 output channels; the pipeline says 64"},
+      {"conv_transpose k k3x4", {{"input", k2d}, {"k", k}}, "k has extents 3x3; the pipeline says k3x4"},
+      {"conv_transpose k b", {{"input", k2d}, {"k", k}, {"b", {5}}}, "b has shape 5; out_channels is 4"},
+      {"mean_conv k",
+       {{"input", k2d}},
+       "column 1: mean_conv needs out, as in 'mean_conv kernel s2 p1 out63'"},
+      // Pools.
+      {"max_pool 0", {{"input", k2d}}, "the window of max_pool along h is 0; it must be at least 1"},
+      {"avg_pool 2 s2x0", {{"input", k2d}}, "the stride of avg_pool along w is 0; it must be at least 1"},
+      {"min_pool 1x10",
+       {{"input", k2d}},
+       "min_pool with a window of 10 along w leaves nothing of an extent of 9"},
+      {"max_pool 2 sign=w",
+       {{"input", k2d}, {"w", {5}}},
+       "the sign of max_pool has shape 5; the value it meets has 6 channels"},
+      // Norms.
+      {"group_norm 4", {{"input", k2d}}, "num_groups is 4, which does not divide the 6 channels"},
+      {"group_norm 0", {{"input", k2d}}, "num_groups is 0; it must be at least 1"},
+      {"batch_norm",
+       {{"input", {1, 6, 1, 1}}},
+       "batch_norm has statistics over a single value: the value it meets has shape 1x6x1x1"},
+      {"instance_norm",
+       {{"input", {4, 6, 1, 1}}},
+       "instance_norm has statistics over a single value: the value it meets has shape 4x6x1x1"},
+      {"batch_norm w b", {{"input", k2d}, {"w", {5}}}, "w of batch_norm has shape 5; it must hold 6 values"},
+      {"layer_norm last w",
+       {{"input", k2d}, {"w", {8}}},
+       "w of layer_norm has shape 8; it must hold 9 values"},
+      {"layer_norm last 3",
+       {{"input", k2d}},
+       "layer_norm is over the last 3 axes; the value has 2 spatial axes"},
+      {"layer_norm channel eps=-1",
+       {{"input", k2d}},
+       "eps of layer_norm is -1; it must be a number that is not negative"},
+      {"batch_norm eps=inf",
+       {{"input", k2d}},
+       "eps of batch_norm is inf; it must be a number that is not negative"},
+      {"moments batch as m | @input | normalize instance @m",
+       {{"input", k2d}},
+       "the moments of normalize have shape 2x6; it must be 2x12"},
+      // Reductions and softmax.
+      {"sum depth", {{"input", k2d}}, "sum depth: the value has shape 2x6x8x9, without that axis"},
+      {"max height", {{"input", k1d}}, "max height: the value has shape 2x6x9, without that axis"},
+      {"relu as s | @input | softmax_apply space @s",
+       {{"input", k2d}},
+       "the stats of softmax_apply have shape 2x6x8x9; it must be 2x12"},
+      {"moments batch | relu",
+       {{"input", k2d}},
+       "relu meets a value of shape 2x6; it must be N C W, N C H W or N C D H W"},
+      // Operands.
+      {"add b", {{"input", k2d}, {"b", {5}}}, "b has 5 values; the value it meets has 6 channels"},
+      {"add b", {{"input", k2d}, {"b", {8, 8}}}, "b has shape 8x8, which does not broadcast to 2x6x8x9"},
+      {"add b",
+       {{"input", k2d}, {"b", {1, 2, 6, 8, 9}}},
+       "b has shape 1x2x6x8x9, which does not broadcast to 2x6x8x9"},
+      {"add b:scalar", {{"input", k2d}, {"b", {6}}}, "b has shape 6, but the pipeline says b:scalar"},
+      {"add b:full", {{"input", k2d}, {"b", {6}}}, "b has shape 6, but the pipeline says b:full"},
+      {"max_pool 2 as y | @input | add @y",
+       {{"input", k2d}},
+       "add of shapes 2x6x8x9 and 2x6x4x4, which do not broadcast"},
+      // Weight-side stages.
+      {"param k | relu as c | @input | conv_transpose @c", {{"input", k1d}}, "the shape of k is missing"},
+      {"param b | relu as c | @input | add @c",
+       {{"input", k1d}, {"b", {6}}},
+       "relu meets a value of shape 6; it must be N C W, N C H W or N C D H W"},
+      {"param b | pool_taps 2 as c | @input | add @c",
+       {{"input", k1d}, {"b", {6}}},
+       "pool_taps meets a value of shape 6; it must be (C_in, C_out, one extent per spatial axis)"},
+      {"param k | pool_taps 0 as c | @input | conv_transpose @c",
+       {{"input", k1d}, {"k", {6, 2, 3}}},
+       "the window of pool_taps is 0; it must be at least 1"},
+      // Products that overflow.
+      {"relu",
+       {{"input", {kHuge, 6, 8, 9}}},
+       "the number of elements overflows 64 bits: 4611686018427387904 * 6"},
+      {"conv_transpose k s4611686018427387904",
+       {{"input", k1d}, {"k", {6, 1, 3}}},
+       "the output extent overflows 64 bits: 8 * 4611686018427387904"},
+      {"conv_transpose k s4611686018427387904 out5",
+       {{"input", k1d}, {"k", {6, 1, 3}}},
+       "the output extent overflows 64 bits: 8 * 4611686018427387904"},
+      {"conv_transpose k p4611686018427387904",
+       {{"input", k1d}, {"k", {6, 1, 3}}},
+       "padding overflows 64 bits: 2 * 4611686018427387904"},
+      {"conv_transpose k 4611686018427387904 k1000",
+       {{"input", k1d}},
+       "the number of elements overflows 64 bits"},
+      {"conv_transpose k s1000000000000000000",
+       {{"input", {2, 6, 9}}, {"k", {6, 6, 3}}},
+       "the number of elements overflows 64 bits"},
+  };
+  for (const Refusal& r : refusals) {
+    try {
+      infer(parse_text(r.text), r.shapes);
+      ADD_FAILURE() << r.text << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::kInvalid) << r.text;
+      EXPECT_EQ(std::string(error.what()).substr(0, r.sentence.size()), r.sentence)
+          << r.text << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace upweave

@@ -3,8 +3,9 @@
 // multiply-adds is measured before and after every sample; times are the threads' own, so that a busy
 // neighbour costs little.
 //
-//   conv_bench [part of a case's name] [repetitions] [part of an algorithm's name]
+//   conv_bench [part of a case's name] [repetitions] [part of an algorithm's name] [bytes of a box]
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,43 +21,35 @@ namespace {
 using namespace upweave;
 using namespace upweave::cpu;
 
-struct Transform {
-  Extents tile;
-  Box box;
-};
-
 struct Case {
   const char* name;
   ConvShape shape;
-  Box box;  // extents and steps of the direct kernels' output boxes
-  std::vector<Transform> transforms;
+  std::vector<Extents> tiles;  // of the transforms tried
 };
 
 const std::vector<Case> kCases = {
     {"k3 s2 32->64 16x32x32",
      {32, 64, 1, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {16, 32, 32}, {32, 64, 64}},
-     {{}, {2, 8, 64}, {1, 1, 1}},
-     {{{2, 4, 4}, {{}, {4, 8, 64}, {1, 1, 1}}}, {{4, 4, 4}, {{}, {8, 8, 64}, {1, 1, 1}}}}},
+     {{2, 4, 4}, {4, 4, 4}}},
     {"k4 s2 32->64 16x32x32",
      {32, 64, 1, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {16, 32, 32}, {32, 64, 64}},
-     {{}, {2, 8, 64}, {1, 1, 1}},
-     {{{2, 4, 4}, {{}, {2, 8, 64}, {2, 2, 1}}},
-      {{2, 4, 4}, {{}, {4, 16, 64}, {1, 1, 1}}},
-      {{4, 4, 4}, {{}, {4, 8, 64}, {2, 2, 1}}}}},
-    {"k5 s2 32->64 32x32x32",
-     {32, 64, 1, {5, 5, 5}, {2, 2, 2}, {1, 1, 1}, {2, 2, 2}, {32, 32, 32}, {60, 60, 60}},
-     {{}, {6, 6, 60}, {1, 1, 1}},
-     {{{3, 3, 3}, {{}, {6, 6, 60}, {1, 1, 1}}}, {{3, 3, 3}, {{}, {6, 12, 60}, {1, 1, 1}}}}},
-    {"2d k5 s1 64->128 32x32",
-     {64, 128, 1, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}, {1, 32, 32}, {1, 34, 34}},
-     {{}, {1, 34, 34}, {1, 1, 1}},
-     {{{1, 2, 2}, {{}, {1, 34, 34}, {1, 1, 1}}},
-      {{1, 3, 3}, {{}, {1, 36, 36}, {1, 1, 1}}},
-      {{1, 4, 4}, {{}, {1, 36, 36}, {1, 1, 1}}}}},
+     {{2, 4, 4}, {4, 4, 4}}},
+    {"k5 s2 32->64 32x32x32 pool 6",
+     {32, 64, 1, {5, 5, 5}, {2, 2, 2}, {1, 1, 1}, {2, 2, 2}, {32, 32, 32}, {60, 60, 60}, {6, 6, 6}},
+     {{3, 3, 3}}},
+    {"2d k5 s1 64->128 32x32 pool 2",
+     {64, 128, 1, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}, {1, 32, 32}, {1, 34, 34}, {1, 2, 2}},
+     {{1, 2, 2}, {1, 4, 4}}},
 };
 
+// Memory as an engine should ask for it: large buffers on huge pages, where the system has them.
 struct Aligned {
-  explicit Aligned(size_t bytes) : data(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096)) {
+  explicit Aligned(size_t bytes) {
+    const size_t page = bytes < (1 << 20) ? 4096 : 2 << 20, rounded = (bytes + page) / page * page;
+    data = std::aligned_alloc(page, rounded);
+#ifdef MADV_HUGEPAGE
+    if (page > 4096) madvise(data, rounded, MADV_HUGEPAGE);
+#endif
     std::memset(data, 0, bytes);
   }
   ~Aligned() { std::free(data); }
@@ -73,19 +66,17 @@ double median(std::vector<double> v) {
 // again.
 class Runner {
  public:
-  Runner(const Case& c, const Box& box, std::unique_ptr<ConvKernel> kernel, int samples)
-      : case_(c), box_(box), kernel_(std::move(kernel)), samples_(samples), packed_(kernel_->packed_bytes()) {
+  Runner(const Case& c, std::unique_ptr<ConvKernel> kernel, int samples, int64_t box_bytes)
+      : case_(c), kernel_(std::move(kernel)), samples_(samples), packed_(kernel_->packed_bytes()) {
+    box_.extent = box_extent(*kernel_, c.shape, box_bytes);
     std::mt19937 random(1);
     std::normal_distribution<double> normal;
     const ConvShape& s = c.shape;
     std::vector<double> weights(s.c_in * s.c_out * s.kernel[0] * s.kernel[1] * s.kernel[2]);
     for (double& w : weights) w = 0.05 * normal(random);
     kernel_->pack(weights.data(), packed_.data);
-    const Extents& e = box.extent;
-    for (int i = 0; i < 3; ++i) {  // stepped boxes come in `step` interleaved copies
-      for (int64_t lo = 0; lo < s.out[i]; lo += e[i] * box.step[i]) {
-        for (int64_t r = 0; r < box.step[i]; ++r) starts_[i].push_back(lo + r);
-      }
+    for (int i = 0; i < 3; ++i) {
+      for (int64_t lo = 0; lo < s.out[i]; lo += box_.extent[i]) starts_[i].push_back(lo);
     }
     Box whole;
     whole.extent = s.out;
@@ -104,7 +95,7 @@ class Runner {
     }
     input_.data = in_->data;
     for (int t = 0; t < 2; ++t) {
-      out_.push_back(std::make_unique<Aligned>(box.count() * kernel_->channels_out() * 4));
+      out_.push_back(std::make_unique<Aligned>(box_.count() * kernel_->channels_out() * 4));
       scratch_.push_back(std::make_unique<Aligned>(kernel_->scratch_bytes()));
     }
   }
@@ -147,6 +138,7 @@ class Runner {
     return seconds / threads;
   }
   const ConvKernel& kernel() const { return *kernel_; }
+  const Extents& box() const { return box_.extent; }
 
  private:
   static int thread_number();
@@ -170,22 +162,24 @@ int main(int argc, char** argv) {
   const std::string want = argc > 1 ? argv[1] : "";
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 15;
   const std::string algorithm = argc > 3 ? argv[3] : "";
+  const int64_t box_bytes = argc > 4 ? std::atol(argv[4]) : 1 << 20;
   for (const Case& c : kCases) {
     if (std::string(c.name).find(want) == std::string::npos) continue;
     const int samples = c.shape.out[0] == 1 ? 16 : 1;
     std::vector<std::unique_ptr<Runner>> runners;
-    auto add = [&](const Box& box, auto make) {
+    auto add = [&](auto make) {
       try {
         auto kernel = make();
         if (kernel->describe().find(algorithm) == std::string::npos) return;
-        runners.push_back(std::make_unique<Runner>(c, box, std::move(kernel), samples));
+        runners.push_back(std::make_unique<Runner>(c, std::move(kernel), samples, box_bytes));
       } catch (const Error& e) {
         fmt::print("{}: {}\n", c.name, e.what());
       }
     };
-    add(c.box, [&] { return make_direct_conv(c.shape); });
-    add(c.box, [&] { return make_bf16_conv(c.shape); });
-    for (const Transform& t : c.transforms) add(t.box, [&] { return make_toom_conv(c.shape, t.tile); });
+    add([&] { return make_direct_conv(c.shape); });
+    add([&] { return make_bf16_conv(c.shape); });
+    for (const Extents& tile : c.tiles) add([&] { return make_toom_conv(c.shape, tile); });
+    add([&] { return make_conv_kernel(c.shape, Dtype::kF32, Algorithm::kAuto); });
     for (int threads = 1; threads <= 2; ++threads) {
       std::vector<std::vector<double>> times(runners.size()), ratios(runners.size());
       for (int r = 0; r < repetitions + 1; ++r) {
@@ -199,9 +193,11 @@ int main(int argc, char** argv) {
         }
       }
       for (size_t i = 0; i < runners.size(); ++i) {
-        fmt::print("{} | {} threads | {:.3f} ms | {:.3f} of the direct peak, at best {:.3f} | {}\n", c.name,
-                   threads, median(times[i]), median(ratios[i]),
-                   *std::max_element(ratios[i].begin(), ratios[i].end()), runners[i]->kernel().describe());
+        fmt::print(
+            "{} | {} threads | {:.3f} ms | {:.3f} of the direct peak, at best {:.3f} | boxes {}x{}x{} | {}\n",
+            c.name, threads, median(times[i]), median(ratios[i]),
+            *std::max_element(ratios[i].begin(), ratios[i].end()), runners[i]->box()[0], runners[i]->box()[1],
+            runners[i]->box()[2], runners[i]->kernel().describe());
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "engine/cpu/conv_geometry.h"
@@ -128,6 +129,23 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
     }
   }
   return make_float_conv(shape, algorithm);
+}
+
+Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes) {
+  Box box;
+  Extents unit = kernel.granule();
+  for (int axis = 0; axis < 3; ++axis) {
+    unit[axis] = std::min(std::lcm(unit[axis], shape.window[axis]), shape.out[axis]);
+    box.extent[axis] = unit[axis];
+  }
+  for (int axis = 2; axis >= 0; --axis) {
+    const int64_t line = box.count() / box.extent[axis] * kernel.channels_out() * int64_t{sizeof(float)};
+    const int64_t units =
+        std::clamp<int64_t>(bytes / line / unit[axis], 1, (shape.out[axis] + unit[axis] - 1) / unit[axis]);
+    box.extent[axis] = std::min(units * unit[axis], shape.out[axis]);
+    if (box.extent[axis] < shape.out[axis]) break;
+  }
+  return box.extent;
 }
 
 }  // namespace upweave::cpu

@@ -84,6 +84,10 @@ class ConvKernel {
 // when it lays out the tile) or kBF16 (input_type() of the result says which tile it wants).
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm);
 
+// Extents of the output boxes that suit a kernel: whole granules and windows, grown along width, then height,
+// then depth, as long as a box's outputs take no more than `bytes`.
+Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes);
+
 // The algorithms themselves, for tests and benchmarks. Those that do not serve a shape or a machine throw
 // Error(kUnsupported).
 std::unique_ptr<ConvKernel> make_direct_conv(const ConvShape& shape);

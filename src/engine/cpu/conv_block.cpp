@@ -24,50 +24,46 @@ template <int R, int N>
 HWY_ATTR void Product(const BlockProduct& p) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V acc[R][N];
   const auto tail = hn::FirstN(d, static_cast<size_t>(p.columns - (N - 1) * lanes));
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int c = 0; c < N; ++c) acc[r][c] = hn::Zero(d);
-  }
-  if (p.accumulate) {
+  const bool whole = p.columns == N * lanes;
+  const float* HWY_RESTRICT w = p.weights;
+  const int64_t depth = p.depth;
+  for (int64_t i = 0; i < p.products; ++i) {
+    V acc[R][N];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-      for (int c = 0; c < N - 1; ++c) acc[r][c] = hn::LoadU(d, p.out[r] + c * lanes);
-      acc[r][N - 1] = hn::MaskedLoad(tail, d, p.out[r] + (N - 1) * lanes);
+      for (int c = 0; c < N; ++c) acc[r][c] = hn::Zero(d);
     }
-  }
-  const float* HWY_RESTRICT w = p.weights;
-  const int64_t depth = p.depth;
-  for (int64_t s = 0; s < p.segments; ++s) {
-    const int64_t offset = p.offsets[s];
-    const float* HWY_RESTRICT row[R];
+    for (int64_t s = 0; s < p.segments; ++s) {
+      const int64_t offset = p.offsets[s] + i * p.rows_next;
+      const float* HWY_RESTRICT row[R];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) row[r] = p.rows[r] + offset;
+      for (int r = 0; r < R; ++r) row[r] = p.rows[r] + offset;
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < depth; ++k) {
-      V b[N];
+      for (int64_t k = 0; k < depth; ++k) {
+        V b[N];
 #pragma GCC unroll 4
-      for (int c = 0; c < N; ++c) b[c] = hn::LoadU(d, w + c * lanes);
-      w += N * lanes;
+        for (int c = 0; c < N; ++c) b[c] = hn::LoadU(d, w + c * lanes);
+        w += N * lanes;
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const V a = hn::Set(d, row[r][k]);
+        for (int r = 0; r < R; ++r) {
+          const V a = hn::Set(d, row[r][k]);
 #pragma GCC unroll 4
-        for (int c = 0; c < N; ++c) acc[r][c] = hn::MulAdd(a, b[c], acc[r][c]);
+          for (int c = 0; c < N; ++c) acc[r][c] = hn::MulAdd(a, b[c], acc[r][c]);
+        }
       }
     }
-  }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
+      float* out = p.out[r] + i * p.out_next;
 #pragma GCC unroll 4
-    for (int c = 0; c < N - 1; ++c) hn::StoreU(acc[r][c], d, p.out[r] + c * lanes);
-    if (p.columns == N * lanes) {
-      hn::StoreU(acc[r][N - 1], d, p.out[r] + (N - 1) * lanes);
-    } else {
-      hn::BlendedStore(acc[r][N - 1], tail, d, p.out[r] + (N - 1) * lanes);
+      for (int c = 0; c < N - 1; ++c) hn::StoreU(acc[r][c], d, out + c * lanes);
+      if (whole) {
+        hn::StoreU(acc[r][N - 1], d, out + (N - 1) * lanes);
+      } else {
+        hn::BlendedStore(acc[r][N - 1], tail, d, out + (N - 1) * lanes);
+      }
     }
   }
 }

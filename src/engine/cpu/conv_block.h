@@ -8,9 +8,10 @@ namespace upweave::cpu {
 constexpr int kBlockRows =
     6;  // positions of a block: with 4 vectors of channels, 24 accumulators of 32 registers
 
-// For each row r and column c:
-//   out[r][c] = (accumulate ? out[r][c] : 0) + sum over s < segments, k < depth of
-//               rows[r][offsets[s] + k] * weights[(s*depth + k)*width + c]
+// For each product i, row r and column c, with weights of i following those of i - 1:
+//   out[r][i*out_next + c] = sum over s < segments, k < depth of
+//                            rows[r][i*rows_next + offsets[s] + k] * weights[((i*segments + s)*depth +
+//                            k)*width + c]
 // summed in the order of s and k, each step one fused multiply-add where the machine has them. `width` is
 // `columns` rounded up to whole vectors; columns beyond `columns` are computed but not stored.
 struct BlockProduct {
@@ -20,7 +21,7 @@ struct BlockProduct {
   int64_t segments, depth;
   const float* weights;
   int columns;
-  bool accumulate;
+  int64_t products = 1, rows_next = 0, out_next = 0;
 };
 
 struct BlockOps {
@@ -34,7 +35,7 @@ struct BlockOps {
 const BlockOps& block_ops();  // of the best instruction set here
 
 // The same over pairs: rows and weights hold two bfloat16 values where the float would be, depth and offsets
-// count pairs. Never accumulates. Null where the machine has no such dot product.
+// count pairs. One product only. Null where the machine has no such dot product.
 const BlockOps* bf16_block_ops();
 
 }  // namespace upweave::cpu

@@ -128,7 +128,6 @@ void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInpu
   p.segments = segments;
   p.depth = depth_;
   p.weights = static_cast<const float*>(packed) + phase_offset_[phase];
-  p.accumulate = false;
   for_panels([&](int64_t group, int64_t first, int64_t columns) {
     p.columns = static_cast<int>(columns);
     int64_t d = 0, h = 0, w = 0;

@@ -154,9 +154,7 @@ void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue 
       float* m1 = fw.r == 1 ? m2 : call.buffer.m1;
       float* m0 = fd.r == 1 ? m1 : call.buffer.m0;
       const int64_t step1 = fw.r == 1 ? ms : m1_step(), step0 = fd.r == 1 ? step1 : m1_step();
-      for (int64_t point = 0; point < nw * nd; ++point) {
-        product(call.buffer.u + point * u_step(), rows, weights + point * point_floats, m0 + point * step0);
-      }
+      products(call.buffer.u, rows, weights, nw * nd, m0, step0);
       if (plane) {
         plane({m0, m2, step0, nd * step0, ms, fd.m * ms, rows * out});
         continue;
@@ -167,23 +165,24 @@ void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue 
   }
 }
 
-// A block's matrix product at one point: rows x c_in by c_in x channels_out.
-void ToomConv::product(const float* u, int64_t rows, const float* weights, float* m) const {
+// A block's matrix products, rows x c_in by c_in x channels_out at each point.
+void ToomConv::products(const float* u, int64_t rows, const float* weights, int64_t points, float* m,
+                        int64_t m_step) const {
   const int64_t panel = block_.lanes * block_.panel_vectors, zero = 0;
   BlockProduct p;
   p.offsets = &zero;
   p.segments = 1;
   p.depth = shape_.c_in;
-  p.accumulate = false;
+  p.products = points;
+  p.rows_next = u_step();
+  p.out_next = m_step;
+  for (int64_t i = 0; i < rows; ++i) p.rows[i] = u + i * channels_in();
   for (int64_t first = 0; first < channels_out(); first += panel) {
     p.columns = static_cast<int>(std::min(panel, channels_out() - first));
     p.weights = weights;
-    for (int64_t i = 0; i < rows; ++i) {
-      p.rows[i] = u + i * channels_in();
-      p.out[i] = m + i * channels_out() + first;
-    }
+    for (int64_t i = 0; i < rows; ++i) p.out[i] = m + i * channels_out() + first;
     block_.product[rows - 1](p);
-    weights += shape_.c_in * p.columns;
+    weights += points * shape_.c_in * p.columns;
   }
 }
 

@@ -97,7 +97,8 @@ class ToomConv final : public ConvKernel {
                         const ToomResidue& height, const View& from) const;
   void multiply(const Call& call, const Group& group, const ToomResidue (&r)[3], const View& view,
                 int64_t phase) const;
-  void product(const float* u, int64_t rows, const float* weights, float* m) const;
+  void products(const float* u, int64_t rows, const float* weights, int64_t points, float* m,
+                int64_t m_step) const;
   void store(const Call& call, const Group& group, const ToomResidue (&r)[3], const AxisRun (&run)[3]) const;
   bool fits_tile(const Call& call, const int64_t (&tile)[3]) const;
   void repair(const Call& call, const Group& group, const AxisRun (&run)[3], int64_t phase) const;
@@ -111,8 +112,8 @@ class ToomConv final : public ConvKernel {
   std::array<std::vector<ToomResidue>, 3> residues_;
   Extents max_points_ = {1, 1, 1};
   int64_t max_group_ = 1;
-  // Packed: a flag (are the weights fit for transforms?), the direct kernel's form, then for each phase and
-  // its points ph, pw, pd and each panel of output channels, c_in x width.
+  // Packed: a flag (are the weights fit for transforms?), the direct kernel's form, then for each phase, each
+  // ph, each panel of output channels and its points pw, pd: c_in x width.
   int64_t direct_at_ = 16, packed_floats_ = 0;
   std::vector<int64_t> phase_at_;
   std::vector<bool> direct_phase_;

@@ -152,15 +152,18 @@ void ToomConv::pack(const double* kernel, void* packed) const {
         n[axis] = to;
         std::swap(a, b);
       }
+      const int64_t plane_floats = n[2] * n[0] * shape_.c_in * channels_out();
       for (int64_t ph = 0; ph < n[1]; ++ph) {
         for (int64_t pw = 0; pw < n[2]; ++pw) {
           for (int64_t pd = 0; pd < n[0]; ++pd) {
-            float* point =
-                base + phase_at_[i] + ((ph * n[2] + pw) * n[0] + pd) * shape_.c_in * channels_out();
             const double* from = a.data() + ((pd * n[1] + ph) * n[2] + pw) * c_out;
-            for (int64_t co = 0; co < c_out; ++co) {
-              const int64_t first = co / panel * panel, width = std::min(panel, channels_out() - first);
-              point[first * shape_.c_in + ci * width + co - first] = static_cast<float>(from[co]);
+            for (int64_t first = 0; first < c_out; first += panel) {
+              const int64_t width = std::min(panel, channels_out() - first);
+              float* to = base + phase_at_[i] + ph * plane_floats + first * n[2] * n[0] * shape_.c_in +
+                          ((pw * n[0] + pd) * shape_.c_in + ci) * width;
+              for (int64_t co = first; co < std::min(c_out, first + panel); ++co) {
+                to[co - first] = static_cast<float>(from[co]);
+              }
             }
           }
         }

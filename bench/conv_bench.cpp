@@ -4,7 +4,9 @@
 // neighbour costs little.
 //
 //   conv_bench [part of a case's name] [repetitions] [part of an algorithm's name] [bytes of a box]
+//   [instruction set]
 #include <fmt/format.h>
+#include <hwy/highway.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -163,6 +165,9 @@ int main(int argc, char** argv) {
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 15;
   const std::string algorithm = argc > 3 ? argv[3] : "";
   const int64_t box_bytes = argc > 4 ? std::atol(argv[4]) : 1 << 20;
+  for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (argc > 5 && hwy::TargetName(target) == std::string(argv[5])) hwy::SetSupportedTargetsForTest(target);
+  }
   for (const Case& c : kCases) {
     if (std::string(c.name).find(want) == std::string::npos) continue;
     const int samples = c.shape.out[0] == 1 ? 16 : 1;

@@ -38,8 +38,9 @@ bool exact_enough(const ToomAxis (&f)[3]) {
   return six == 0 || transformed <= 2;
 }
 
+// Of one output: its terms, and what it takes to begin and store a sum.
 double direct_cost(const ToomAxis (&f)[3], double c_in, double out_vectors) {
-  return f[0].r * f[1].r * f[2].r * c_in * out_vectors / 0.96;
+  return (f[0].r * f[1].r * f[2].r * c_in / 0.97 + 8) * out_vectors;
 }
 
 // Of one phase of one tile: products, the passes of the transforms over nearer and farther caches, weights
@@ -54,7 +55,7 @@ double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, dou
   if (!f[1].plain()) input += 6 * nd * nh * f[2].m / static_cast<double>(stride[2]);
   if (!f[0].plain()) input += 9 * nd * f[1].m * f[2].m / static_cast<double>(stride[1] * stride[2]);
   const double output = 2 * n + 6 * nh * f[0].m * f[2].m + 4 * m;
-  return products + weights + 1.3 * (input * c_in / 16 + output * out_vectors);
+  return products + weights + input * c_in / 16 + output * out_vectors;
 }
 
 // The cheapest way with tiles of `tile` outputs, each phase transformed or direct.

@@ -23,7 +23,7 @@ import torch_operations
 import torch_pipelines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMITTED_SEED = 20
+COMMITTED_SEED = 1883896738  # drew shapes that once broke a plan and a bound
 MOST_VALUES = 900  # of a drawn case's tensors, and of its output: keeps tests/data small
 WIDE = [33, 37, 65]  # channels: more than a vector's lanes, and never a multiple of them
 

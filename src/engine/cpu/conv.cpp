@@ -15,7 +15,12 @@ namespace {
 
 // Transformed weights are read once a group of tiles: beyond a last-level cache that takes longer than the
 // products.
-constexpr double kMaxWeightBytes = 32 << 20;
+constexpr double kMaxWeightBytes = 16 << 20;
+// Outputs of a box that a caller would keep near: transformed weights are read once for all its tiles of a
+// phase.
+constexpr double kBoxBytes = 512 << 10;
+// Products by bfloat16 dot products, of which one holds two.
+constexpr double kBf16Gain = 1.9;
 // Below this gain the direct kernel's sharper error bound and smaller weights are worth more.
 constexpr double kLeastGain = 1.1;
 
@@ -49,13 +54,13 @@ double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, dou
                  double tiles) {
   const double nd = f[0].points(), nh = f[1].points(), nw = f[2].points(), n = nd * nh * nw;
   const double m = f[0].m * f[1].m * f[2].m;
-  const double products = n * c_in * out_vectors / 0.92;
-  const double weights = n * c_in * out_vectors * 4 / std::min(tiles, 16.0);
+  // With few tiles to share them, the weights take longer to arrive than to use.
+  const double products = n * c_in * out_vectors * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
   double input = 4 * n;
   if (!f[1].plain()) input += 6 * nd * nh * f[2].m / static_cast<double>(stride[2]);
   if (!f[0].plain()) input += 9 * nd * f[1].m * f[2].m / static_cast<double>(stride[1] * stride[2]);
   const double output = 2 * n + 6 * nh * f[0].m * f[2].m + 4 * m;
-  return products + weights + input * c_in / 16 + output * out_vectors;
+  return products + input * c_in / 16 + output * out_vectors;
 }
 
 // The cheapest way with tiles of `tile` outputs, each phase transformed or direct.
@@ -73,6 +78,8 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
   const double m = static_cast<double>(tile[0] * tile[1] * tile[2]);
   const double out_vectors = static_cast<double>(round_up(shape.c_out, 16)) / 16,
                c_in = static_cast<double>(shape.c_in);
+  tiles = std::clamp(kBoxBytes / (m * static_cast<double>(geometry.phases()) * out_vectors * 64), 1.0,
+                     std::min(tiles, 16.0));
   for (int64_t i = 0; i < geometry.phases(); ++i) {
     const auto e = geometry.phase(i);
     ToomAxis f[3];
@@ -95,9 +102,10 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
   return choice;
 }
 
-std::unique_ptr<ConvKernel> make_float_conv(const ConvShape& shape, Algorithm algorithm) {
+// The cheapest transform, if it beats a direct kernel that is `direct_gain` times faster than float32's.
+std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain) {
+  if (shape.groups != 1) return nullptr;
   const ConvGeometry geometry(shape);
-  if (algorithm == Algorithm::kDirect || shape.groups != 1) return make_direct_conv(shape);
   const Choice direct = evaluate(shape, geometry, {1, 1, 1});
   Choice best = direct;
   Extents tile;
@@ -115,21 +123,28 @@ std::unique_ptr<ConvKernel> make_float_conv(const ConvShape& shape, Algorithm al
       }
     }
   }
-  if (best.cost * kLeastGain > direct.cost) return make_direct_conv(shape);
+  if (best.cost * kLeastGain > direct.cost / direct_gain) return nullptr;
   return make_toom_conv(shape, best.tile, best.direct_phases);
+}
+
+// Null where the machine or the shape has none.
+std::unique_ptr<ConvKernel> try_bf16_conv(const ConvShape& shape) {
+  try {
+    return make_bf16_conv(shape);
+  } catch (const Error& e) {
+    if (e.status() != Status::kUnsupported) throw;
+    return nullptr;
+  }
 }
 
 }  // namespace
 
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm) {
-  if (type == Dtype::kBF16) {
-    try {
-      return make_bf16_conv(shape);
-    } catch (const Error& e) {
-      if (e.status() != Status::kUnsupported) throw;
-    }
+  std::unique_ptr<ConvKernel> bf16 = type == Dtype::kBF16 ? try_bf16_conv(shape) : nullptr;
+  if (algorithm == Algorithm::kAuto) {
+    if (auto toom = worthwhile_toom(shape, bf16 ? kBf16Gain : 1)) return toom;
   }
-  return make_float_conv(shape, algorithm);
+  return bf16 ? std::move(bf16) : make_direct_conv(shape);
 }
 
 Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes) {

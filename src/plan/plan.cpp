@@ -39,6 +39,11 @@ class Planner {
     std::vector<Pass> result;
     while (!known_[graph_.output]) {
       Pass pass = target_.fuse ? fused_pass() : single_pass();
+      if (pass.nodes.empty()) {  // what was to be computed again is wanted where it cannot be
+        store_known();
+        keep_wanted(result);
+        continue;
+      }
       for (const Id id : pass.nodes) known_[id] = true;
       for (const Id id : pass.reductions) memory_[id] = true;
       if (known_[graph_.output]) {
@@ -49,33 +54,52 @@ class Planner {
         end(pass);
       }
       result.push_back(std::move(pass));
-      // A value that a later pass wants is written by the pass that made it first.
-      for (const Id id : wanted_) {
-        for (Pass& earlier : result) {
-          if (std::ranges::find(earlier.nodes, id) == earlier.nodes.end()) continue;
-          earlier.writes.push_back(id);
-          memory_[id] = true;
-          break;
-        }
-      }
-      wanted_.clear();
+      keep_wanted(result);
     }
     for (Pass& pass : result) finish(pass);
     return result;
   }
 
  private:
+  // A value that a later pass wants is written by the pass that made it first.
+  void keep_wanted(std::vector<Pass>& passes) {
+    for (const Id id : wanted_) {
+      for (Pass& earlier : passes) {
+        if (std::ranges::find(earlier.nodes, id) == earlier.nodes.end()) continue;
+        earlier.writes.push_back(id);
+        memory_[id] = true;
+        break;
+      }
+    }
+    wanted_.clear();
+  }
+
+  // A second convolution, or a reduction that sees a whole sample, cannot share a sweep with the convolution
+  // that its operand would be computed again by: the operand is stored, whatever that costs.
+  void store_known() {
+    for (Id id = 1; id < graph_.size(); ++id) {
+      if (known_[id] && !from_memory(id) && feeds_later(id, {})) wanted_.push_back(id);
+    }
+    if (wanted_.empty()) throw fail(Status::kInternal, "the plan cannot go on");
+  }
+
   bool from_memory(Id id) const { return weights_[id] || memory_[id]; }
 
   // All that one sweep can compute from what is in memory: nodes whose operands are there or come first in
   // the sweep.
   std::vector<Id> reachable(bool slab) const {
-    std::vector<bool> here(graph_.nodes.size(), false), convolved = here;
+    std::vector<bool> here(graph_.nodes.size(), false), convolved = here, open = here;
+    // What nobody waits for any more must not take the sweep's one convolution.
+    for (Id id = graph_.size() - 1; id > 0; --id) {
+      open[id] = !from_memory(id) && (!known_[id] || std::ranges::any_of(readers_[id], [&](Id reader) {
+        return reader != kNone && open[reader];
+      }));
+    }
     std::vector<Id> result;
     bool has_conv = false;
     for (Id id = 1; id < graph_.size(); ++id) {
       const Node& node = graph_[id];
-      if (node.in.empty() || from_memory(id)) continue;
+      if (node.in.empty() || !open[id]) continue;
       const bool conv = is(node, "conv_transpose");
       bool possible = !(slab ? conv : needs_slab(node));
       for (const Id in : node.in) {
@@ -118,16 +142,25 @@ class Planner {
 
   Pass fused_pass() {
     Pass pass;
-    pass.nodes = needed(reachable(false), false);
+    const std::vector<Id> tiled = reachable(false);
+    pass.nodes = needed(tiled, false);
     const auto conv =
         std::ranges::find_if(pass.nodes, [&](Id id) { return is(graph_[id], "conv_transpose"); });
-    if (conv != pass.nodes.end()) {
-      pass.conv = *conv;
-    } else {
-      pass.slab = true;
-      pass.nodes = needed(reachable(true), true);
+    if (conv != pass.nodes.end()) pass.conv = *conv;
+    // Without a convolution, or where the convolution would finish nothing while a sweep over whole samples
+    // can make what it waits for, that sweep is next.
+    const bool finishes = std::ranges::any_of(
+        pass.nodes, [&](Id id) { return id == graph_.output || ends_pass(graph_[id], false); });
+    if (pass.conv == kNone || !finishes) {
+      std::vector<Id> whole = needed(reachable(true), true);
+      const bool news = std::ranges::any_of(
+          whole, [&](Id id) { return !known_[id] && std::ranges::find(tiled, id) == tiled.end(); });
+      if (pass.conv == kNone || news) {
+        pass.nodes = std::move(whole);
+        pass.conv = kNone;
+        pass.slab = true;
+      }
     }
-    if (pass.nodes.empty()) throw fail(Status::kInternal, "the plan cannot go on");
     for (const Id id : pass.nodes) {
       if (ends_pass(graph_[id], pass.slab)) pass.reductions.push_back(id);
     }
@@ -181,7 +214,8 @@ class Planner {
                              : fmt::format("{} needs all of {}", fmt::join(names, ", "),
                                            pass.slab ? "the batch" : "space");
     if (frontier.empty()) return;
-    const bool store = bytes * target_.flops_per_byte <= again;
+    // A pass that finishes no reduction is there for the values it leaves behind.
+    const bool store = pass.reductions.empty() || bytes * target_.flops_per_byte <= again;
     if (store) wanted_ = frontier;
     pass.why +=
         fmt::format("; {:.1f} MB are {}: moving them costs as much as {:.1f} GFLOP, computing them {:.1f}",

@@ -1,0 +1,401 @@
+// Plans: what must hold for every pipeline, and what the named ones come to, counted by hand.
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "base/dtype.h"
+#include "engine/engine.h"
+#include "engine/reference/reference.h"
+#include "plan/explain.h"
+#include "random_pipeline.h"
+
+namespace upweave {
+namespace {
+
+using Kind = Place::Kind;
+
+const CatalogEntry& entry(const std::string& part) {
+  for (const CatalogEntry& e : catalog()) {
+    if (e.slug.find(part) != e.slug.npos) return e;
+  }
+  throw invalid("no pipeline has '{}' in its name", part);
+}
+
+FusedPlan plan_of(const std::string& part, Engine engine = Engine::kCpu, Dtype dtype = Dtype::kF32) {
+  const CatalogEntry& e = entry(part);
+  return make_plan(infer(parse_text(e.text, e.settings), e.shapes), target_of(engine), dtype);
+}
+
+std::vector<std::string> stages(const FusedPlan& plan, size_t pass) {
+  std::vector<std::string> result;
+  for (const Id id : plan.passes[pass].nodes) result.emplace_back(plan.graph[id].op->name);
+  return result;
+}
+
+std::multiset<std::string> laws_of(const FusedPlan& plan) {
+  std::multiset<std::string> result;
+  for (const Firing& firing : plan.firings) result.insert(firing.law);
+  return result;
+}
+
+Id find_op(const FusedPlan& plan, std::string_view op) {
+  for (Id id = 0; id < plan.graph.size(); ++id) {
+    if (is(plan.graph[id], op)) return id;
+  }
+  return kNone;
+}
+
+int64_t elements(const FusedPlan& plan, Id id) { return count(plan.graph[id].shape); }
+using Names = std::vector<std::string>;
+using Laws = std::multiset<std::string>;
+
+// --- What holds for every plan -----------------------------------------------------------------------------
+
+void check_passes(const FusedPlan& plan) {
+  const Graph& graph = plan.graph;
+  std::set<Id> memory = {0};
+  int output_written = 0;
+  for (const Pass& pass : plan.passes) {
+    std::set<Id> here, reads;
+    EXPECT_FALSE(pass.nodes.empty());
+    EXPECT_FALSE(pass.writes.empty() && pass.reductions.empty()) << "a pass that leaves nothing behind";
+    for (const Id id : pass.nodes) {
+      EXPECT_FALSE(plan.weights[id]) << "weights are packed, not computed in passes";
+      EXPECT_TRUE(!is(graph[id], "conv_transpose") || id == pass.conv) << "one convolution a pass";
+      for (const Id in : graph[id].in) {
+        if (in == kNone || plan.weights[in]) continue;
+        const bool finished = std::ranges::find(pass.reductions, in) == pass.reductions.end();
+        if (here.contains(in) && finished) continue;
+        EXPECT_TRUE(memory.contains(in)) << print_stage(graph, id) << " reads what no earlier pass left";
+        reads.insert(in);
+      }
+      here.insert(id);
+    }
+    EXPECT_TRUE(!pass.slab || pass.conv == kNone);
+    EXPECT_EQ(std::set<Id>(pass.reads.begin(), pass.reads.end()), reads);
+    EXPECT_EQ(pass.reads.size(), reads.size());
+    std::set<Id> left(pass.writes.begin(), pass.writes.end());
+    left.insert(pass.reductions.begin(), pass.reductions.end());
+    EXPECT_EQ(left.size(), pass.writes.size() + pass.reductions.size()) << "left twice";
+    for (const Id id : left) {
+      EXPECT_TRUE(here.contains(id));
+      EXPECT_FALSE(memory.contains(id)) << print_stage(graph, id) << " is in memory already";
+      EXPECT_NE(plan.places[id].kind, Kind::kNowhere);
+      output_written += id == graph.output;
+    }
+    memory.insert(left.begin(), left.end());
+    EXPECT_FALSE(pass.why.empty());
+    EXPECT_GT(pass.bytes, 0);
+  }
+  EXPECT_EQ(output_written, 1);
+  const Pass& last = plan.passes.back();
+  EXPECT_TRUE(std::ranges::find(last.nodes, graph.output) != last.nodes.end());
+}
+
+void check_places(const FusedPlan& plan, Dtype dtype) {
+  EXPECT_EQ(plan.places[0].kind, Kind::kInput);
+  EXPECT_EQ(plan.places[plan.graph.output].kind, Kind::kOutput);
+  std::map<int64_t, int64_t> taken;  // offset -> end
+  int lent = 0;
+  for (Id id = 0; id < plan.graph.size(); ++id) {
+    const Place& place = plan.places[id];
+    EXPECT_EQ(place.kind == Kind::kWeights, plan.weights[id]);
+    if (place.kind == Kind::kOutput && id != plan.graph.output) {
+      ++lent;
+      EXPECT_EQ(dtype, Dtype::kF32) << "16-bit elements would round twice";
+      EXPECT_EQ(plan.graph[id].shape, plan.graph[plan.graph.output].shape);
+    }
+    if (place.kind != Kind::kWorkspace) continue;
+    bool statistics = false;
+    for (const Pass& pass : plan.passes)
+      statistics |= std::ranges::find(pass.reductions, id) != pass.reductions.end();
+    EXPECT_EQ(place.offset % 64, 0);
+    taken[place.offset] = place.offset + elements(plan, id) * (statistics ? 8 : 4);
+  }
+  EXPECT_LE(lent, 1);
+  int64_t end = 0;
+  for (const auto& [begin, stop] : taken) {
+    EXPECT_GE(begin, end) << "workspace places overlap";
+    end = stop;
+  }
+  EXPECT_LE(end, plan.workspace_bytes);
+}
+
+void check_cost(const FusedPlan& plan) {
+  double flop_sum = 0, byte_sum = 0;
+  for (const Pass& pass : plan.passes) {
+    flop_sum += pass.flops;
+    byte_sum += pass.bytes;
+  }
+  EXPECT_DOUBLE_EQ(plan.cost.flops, flop_sum);
+  EXPECT_DOUBLE_EQ(plan.cost.bytes, byte_sum);
+  EXPECT_EQ(plan.cost.passes, static_cast<int>(plan.passes.size()));
+}
+
+// A target that never stores what it can compute again, one that always stores, both engines', and one pass
+// an operation.
+std::vector<Target> targets() {
+  return {{.flops_per_byte = 1e9},
+          {.flops_per_byte = 0},
+          target_of(Engine::kCpu),
+          target_of(Engine::kCuda),
+          {.fuse = false}};
+}
+
+TEST(Plans, HoldTogetherForRandomPipelines) {
+  for (int i = 0; i < testing::cases(2000); ++i) {
+    const uint64_t seed = testing::first_seed() + static_cast<uint64_t>(i);
+    const testing::RandomPipeline pipeline =
+        testing::random_pipeline(seed, {.stages = 8, .convolutions = i % 3});
+    for (const Target& target : targets()) {
+      const Dtype dtype = i % 2 ? Dtype::kF32 : Dtype::kF16;
+      SCOPED_TRACE(fmt::format("UPWEAVE_SEED={} flops_per_byte={} fuse={}\n{}", seed, target.flops_per_byte,
+                               target.fuse, pipeline.text));
+      FusedPlan plan;
+      ASSERT_NO_THROW(plan = make_plan(pipeline.graph, target, dtype));
+      check_passes(plan);
+      check_places(plan, dtype);
+      check_cost(plan);
+      if (::testing::Test::HasFailure()) {
+        FAIL() << explain(plan, {}, {});
+      }
+      if (target.fuse) continue;
+      for (const Pass& pass : plan.passes) EXPECT_EQ(pass.nodes.size(), 1u);
+    }
+  }
+}
+
+TEST(Plans, HoldTogetherForTheCatalog) {
+  ASSERT_EQ(catalog().size(), 35u);
+  for (const CatalogEntry& e : catalog()) {
+    for (const Target& target : targets()) {
+      SCOPED_TRACE(e.slug);
+      const FusedPlan plan = make_plan(infer(parse_text(e.text, e.settings), e.shapes), target, Dtype::kF32);
+      check_passes(plan);
+      check_places(plan, Dtype::kF32);
+      check_cost(plan);
+      EXPECT_FALSE(explain(plan, {}, {}).empty());
+      if (!target.fuse) continue;
+      EXPECT_LE(plan.passes.size(), 3u) << explain(plan, {}, {});
+      EXPECT_LT(plan.cost.bytes, plan.cost.unfused_bytes);
+    }
+  }
+}
+
+TEST(Plans, TwoConvolutionsAndWholeSampleNormsGoOn) {
+  const Shapes shapes = {{"input", {2, 3, 5, 6}}, {"k", {3, 3, 3, 3}}};
+  for (const char* text :
+       {"conv_transpose k | conv_transpose k", "conv_transpose k | batch_norm | conv_transpose k | gelu",
+        "conv_transpose k | layer_norm last 2 | relu",
+        "conv_transpose k | batch_norm as y | mean space as m | @y | sub @m"}) {
+    for (const Target& target : targets()) {
+      SCOPED_TRACE(text);
+      const FusedPlan plan = make_plan(infer(parse_text(text), shapes), target, Dtype::kF32);
+      check_passes(plan);
+      check_places(plan, Dtype::kF32);
+    }
+  }
+}
+
+// --- The five ----------------------------------------------------------------------------------------------
+
+TEST(Five, SumLayerNormAvgPoolGelu) {
+  const FusedPlan plan = plan_of("sum-layernorm-avgpool-gelu");
+  EXPECT_EQ(laws_of(plan), (Laws{"drop-shift", "center-weights"}));
+  EXPECT_EQ(find_op(plan, "add"), kNone) << "the addition is gone";
+  ASSERT_EQ(plan.passes.size(), 1u);
+  EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "rms_norm", "avg_pool", "gelu"}));
+  EXPECT_EQ(plan.workspace_bytes, 0);
+  // Along an axis of I inputs, 3 taps each, one of which falls off the left border.
+  const double conv = 2.0 * 32 * 32 * 64 * (3 * 16 - 1) * (3 * 32 - 1) * (3 * 32 - 1);
+  const double in = 32.0 * 32 * 16 * 32 * 32, up = 32.0 * 64 * 32 * 64 * 64, out = up / 8,
+               kernel = 32 * 64 * 27;
+  EXPECT_EQ(flops(plan.source, find_op(plan, "conv_transpose") - 1), conv);
+  EXPECT_EQ(plan.cost.flops, conv + 8 * up + up + 20 * out);
+  EXPECT_EQ(plan.cost.bytes, 4 * (in + kernel + out));
+  EXPECT_EQ(plan.cost.unfused_flops, conv + up + 8 * up + up + 20 * out);
+  EXPECT_EQ(plan.cost.unfused_bytes, 4 * ((in + kernel + up) + 2 * up + 2 * up + (up + out) + 2 * out));
+  EXPECT_EQ(plan.cost.unfused_passes, 5);
+}
+
+TEST(Five, LayerNormGeluScaling) {
+  const FusedPlan plan = plan_of("layernorm-gelu-scaling");
+  EXPECT_EQ(laws_of(plan), (Laws{"drop-identity", "center-weights"}));
+  ASSERT_EQ(plan.passes.size(), 1u);
+  EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "rms_norm", "gelu"}));
+  // 4 taps an input, one falls off each border.
+  const double conv = 2.0 * 32 * 32 * 64 * (4 * 16 - 2) * (4 * 32 - 2) * (4 * 32 - 2);
+  const double in = 32.0 * 32 * 16 * 32 * 32, out = 32.0 * 64 * 32 * 64 * 64;
+  EXPECT_EQ(plan.cost.flops, conv + (8 + 20) * out);
+  EXPECT_EQ(plan.cost.bytes, 4 * (in + 32.0 * 64 * 64 + out));
+}
+
+TEST(Five, MaxMaxSum) {
+  const FusedPlan plan = plan_of("3d-max-max-sum");
+  EXPECT_EQ(laws_of(plan), (Laws{"split-bias", "merge-pools", "pool-before-monotone", "crop-outputs"}));
+  ASSERT_EQ(plan.passes.size(), 1u);
+  EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "max_pool", "add", "sum"}));
+  EXPECT_EQ(plan.graph[find_op(plan, "conv_transpose")].shape, (Shape{16, 64, 60, 60, 60})) << "60^3 of 63^3";
+  EXPECT_EQ(plan.graph[find_op(plan, "max_pool")].attrs.ints("window"), Shape{6});
+  // o = 2i - 2 + k in [0, 60): 3 taps of input 0, all 5 of 1..28, 4 of 29, 2 of 30, none of 31.
+  const double taps = 3 + 28 * 5 + 4 + 2;
+  EXPECT_EQ(flops(plan.graph, find_op(plan, "conv_transpose")), 2.0 * 16 * 32 * 64 * taps * taps * taps);
+  EXPECT_EQ(plan.cost.bytes, 4 * (16.0 * 32 * 32 * 32 * 32 + 32 * 64 * 125 + 64 + 16 * 1000));
+}
+
+TEST(Five, AvgPoolClampSoftmaxMultiply) {
+  FusedPlan plan = plan_of("avgpool-clamp-softmax-multiply");
+  EXPECT_EQ(laws_of(plan), (Laws{"bounded-softmax"})) << "no pass for the maximum";
+  ASSERT_EQ(plan.passes.size(), 2u);
+  EXPECT_EQ(stages(plan, 0), (Names{"avg_pool", "conv_transpose", "clamp", "sub", "exp", "sum"}));
+  EXPECT_EQ(stages(plan, 1), (Names{"div", "mul"}));
+  const Id e = find_op(plan, "exp"), sum = find_op(plan, "sum");
+  EXPECT_EQ(plan.passes[0].reads, std::vector<Id>{0});
+  EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{e});
+  EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{sum});
+  EXPECT_EQ(plan.passes[1].reads, (std::vector<Id>{e, sum}));
+  EXPECT_EQ(plan.places[e].kind, Kind::kOutput) << "float32: the exponentials wait in the output";
+  EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8);
+
+  plan = plan_of("avgpool-clamp-softmax-multiply", Engine::kCpu, Dtype::kF16);
+  EXPECT_EQ(plan.places[find_op(plan, "exp")].kind, Kind::kWorkspace) << "float16 would round twice";
+  EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8 + int64_t{4} * 32 * 64 * 32 * 64 * 64);
+
+  // Where arithmetic is cheap against memory, the convolution is computed again.
+  plan = plan_of("avgpool-clamp-softmax-multiply", Engine::kCuda);
+  ASSERT_EQ(plan.passes.size(), 2u);
+  EXPECT_TRUE(plan.passes[0].writes.empty());
+  EXPECT_EQ(stages(plan, 1), (Names{"avg_pool", "conv_transpose", "clamp", "sub", "exp", "div", "mul"}));
+}
+
+TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
+  FusedPlan plan = plan_of("2d-batchnorm-tanh-maxpool-groupnorm");
+  EXPECT_EQ(laws_of(plan),
+            (Laws{"split-norm", "split-norm", "pool-before-monotone", "pool-before-monotone"}));
+  ASSERT_EQ(plan.passes.size(), 2u);
+  const Id pool = find_op(plan, "max_pool"), moments = find_op(plan, "moments");
+  EXPECT_EQ(plan.graph[plan.graph[pool].in[1]].name, "bn_weight")
+      << "the pool takes the minimum where it is negative";
+  EXPECT_EQ(std::set(plan.passes[0].nodes.begin(), plan.passes[0].nodes.end()),
+            (std::set{find_op(plan, "conv_transpose"), pool, moments}));
+  EXPECT_EQ(stages(plan, 1), (Names{"normalize", "tanh", "moments", "normalize"})) << "behind the pool";
+  EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
+  EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{moments});
+  EXPECT_EQ(plan.places[pool].kind, Kind::kOutput);
+  EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8);
+  // 5 taps an input, one falls off each border.
+  const double conv = 2.0 * 512 * 64 * 128 * (5 * 32 - 2) * (5 * 32 - 2), up = 512.0 * 128 * 34 * 34,
+               out = up / 4;
+  EXPECT_EQ(plan.cost.flops, conv + up + 4 * up + 8 * out + 15 * out + 4 * out + 8 * out);
+
+  plan = plan_of("2d-batchnorm-tanh-maxpool-groupnorm", Engine::kCpu, Dtype::kBF16);
+  EXPECT_EQ(plan.places[find_op(plan, "max_pool")].kind, Kind::kWorkspace);
+  EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 4 * 512 * 128 * 17 * 17);
+}
+
+// --- Chains of KernelBench ---------------------------------------------------------------------------------
+
+TEST(Chains, 42And44NeedNoConvolution) {
+  for (const char* name : {"kernelbench-42", "kernelbench-44"}) {
+    const FusedPlan plan = plan_of(name);
+    EXPECT_EQ(find_op(plan, "conv_transpose"), kNone) << name;
+    EXPECT_EQ(plan.passes.size(), 1u) << name;
+    EXPECT_TRUE(laws_of(plan).contains("mean-without-conv")) << name;
+    EXPECT_LT(plan.cost.flops, plan.cost.unfused_flops / 1000) << name;
+  }
+  const FusedPlan plan = plan_of("kernelbench-44");
+  EXPECT_EQ(stages(plan, 0), (Names{"mean_conv", "add", "mul"}));
+  // The input is read once; kernel and bias beside it.
+  EXPECT_EQ(plan.cost.bytes, 4 * (16.0 * 64 * 128 * 128 + 64 * 128 * 9 + 128 + 16 * 128));
+}
+
+TEST(Chains, 50HasAPooledKernel) {
+  const FusedPlan plan = plan_of("kernelbench-50");
+  ASSERT_EQ(plan.passes.size(), 1u);
+  EXPECT_TRUE(laws_of(plan).contains("pool-kernel"));
+  EXPECT_EQ(plan.graph[find_op(plan, "pool_taps")].shape, (Shape{3, 16, 2, 2, 2}))
+      << "27 taps x 8 phases are 8 taps";
+  EXPECT_EQ(find_op(plan, "avg_pool"), kNone);
+  // Each of the 15 x 31 x 31 outputs meets 2 taps an axis.
+  EXPECT_EQ(flops(plan.graph, find_op(plan, "conv_transpose")), 2.0 * 128 * 3 * 16 * 30 * 62 * 62);
+}
+
+TEST(Chains, 72HasItsNormBehindTwoPoolsMadeOne) {
+  const FusedPlan plan = plan_of("kernelbench-72");
+  const Id pool = find_op(plan, "avg_pool");
+  EXPECT_EQ(plan.graph[pool].attrs.ints("window"), Shape{4});
+  EXPECT_EQ(plan.graph[find_op(plan, "normalize")].in[0], pool);
+  EXPECT_EQ(find_op(plan, "add"), kNone) << "the bias leaves with the mean";
+  ASSERT_EQ(plan.passes.size(), 2u);
+  EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
+  EXPECT_EQ(plan.places[pool].kind, Kind::kOutput);
+  EXPECT_EQ(stages(plan, 1), Names{"normalize"});
+}
+
+TEST(Chains, 77StoresNothing) {
+  const FusedPlan plan = plan_of("kernelbench-77");
+  ASSERT_EQ(plan.passes.size(), 2u);
+  EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "moments"}))
+      << "the convolution only for its second moment";
+  EXPECT_TRUE(plan.passes[0].writes.empty());
+  EXPECT_EQ(stages(plan, 1), (Names{"mean_conv", "normalize"}));
+  EXPECT_EQ(plan.graph[find_op(plan, "normalize")].attrs.real("eps"), 1e-5 / 4)
+      << "the factor of 2 is in eps";
+  EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8);
+}
+
+TEST(Chains, 15TakesItsMeanFromTheInput) {
+  FusedPlan plan = plan_of("kernelbench-15");
+  ASSERT_EQ(plan.passes.size(), 2u);
+  const Id conv = find_op(plan, "conv_transpose");
+  EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{conv});
+  EXPECT_EQ(plan.places[conv].kind, Kind::kOutput);
+  EXPECT_TRUE(plan.passes[1].slab);
+  EXPECT_NE(find_op(plan, "mean_conv"), kNone);
+  // Computing again: no pass that leaves nothing behind.
+  plan = plan_of("kernelbench-15", Engine::kCuda);
+  ASSERT_EQ(plan.passes.size(), 3u);
+  EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "moments"}));
+  EXPECT_EQ(stages(plan, 1), (Names{"mean_conv", "normalize"}));
+  EXPECT_EQ(stages(plan, 2), (Names{"conv_transpose", "normalize", "sub"}));
+}
+
+// --- Sharing -----------------------------------------------------------------------------------------------
+
+TEST(Plans, AreSharedByThreads) {
+  const CatalogEntry& e = entry("2d-batchnorm-tanh-maxpool-groupnorm");
+  const Shapes shapes = {{"input", {2, 4, 5, 6}}, {"kernel", {4, 8, 5, 5}}};
+  const FusedPlan plan = make_plan(infer(parse_text(e.text, e.settings), shapes), {}, Dtype::kF32);
+  testing::Random rng(testing::first_seed());
+  const auto tensors = random_tensors(plan.source, rng);
+  const std::string text = explain(plan, {}, {}), json = explain_json(plan, {}, {});
+  const std::vector<double> values = evaluate(plan.graph, tensors).data;
+  std::vector<std::thread> threads;
+  std::vector<int> right(4, 0);
+  for (size_t t = 0; t < right.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int n = 0; n < 20; ++n) {
+        right[t] += explain(plan, {}, {}) == text && explain_json(plan, {}, {}) == json &&
+                    evaluate(plan.graph, tensors).data == values &&
+                    parse_text(print_text(plan.graph)).size() > 0;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, std::vector<int>(4, 20));
+}
+
+TEST(Explain, TellsThePersonWhatHappened) {
+  const std::string text = explain(plan_of("3d-max-max-sum"), {}, {"direct, 6 x 64 tiles"});
+  for (const char* part : {"60x60x60 of 63x63x63 outputs lie in whole windows",
+                           "pool_m(pool_n(x)) = pool_mn(x)", "Laws that fired", "As written", "Rewritten",
+                           "Passes over memory", "248.802 GFLOP", "direct, 6 x 64 tiles"}) {
+    EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace upweave

@@ -52,8 +52,9 @@ Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype, Rng& 
   return data;
 }
 
-std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads, Algorithm algorithm = Algorithm::kDirect,
-                          bool fuse = true, std::vector<std::string>* notes = nullptr) {
+std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads,
+                          Algorithm algorithm = Algorithm::kDirect, bool fuse = true,
+                          std::vector<std::string>* notes = nullptr) {
   Target target = target_of(Engine::kCpu);
   target.fuse = fuse;
   const auto plan = std::make_shared<const FusedPlan>(make_plan(data.graph, target, dtype));
@@ -64,7 +65,8 @@ std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads, Algorithm 
   const auto program = compile_cpu(plan, options);
   if (notes) *notes = program->describe();
   std::vector<const void*> parameters;
-  for (const std::string& name : parameter_names(plan->source)) parameters.push_back(data.bytes.at(name).data());
+  for (const std::string& name : parameter_names(plan->source))
+    parameters.push_back(data.bytes.at(name).data());
   char* packed = static_cast<char*>(program->allocate(program->packed_bytes()));
   char* workspace = static_cast<char*>(program->allocate(program->workspace_bytes() + 64));
   std::memset(packed, 0xff, program->packed_bytes());  // NaN: nothing may be read before it is written
@@ -72,7 +74,8 @@ std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads, Algorithm 
   std::vector<char> output(static_cast<size_t>(count(visible_shape(plan->source)) * size_of(dtype)));
   program->pack(parameters, packed, nullptr);
   program->run(packed, data.bytes.at("input").data(), output.data(), workspace, nullptr);
-  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);
+  for (size_t i = 0; i < 64; ++i)
+    EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);
   program->release(packed);
   program->release(workspace);
   return output;
@@ -91,7 +94,8 @@ void compare(const Data& data, const std::vector<char>& output, Dtype dtype, con
       continue;
     }
     if (!(std::fabs(want) + bound < largest(dtype))) {
-      if (std::isinf(want) && got != want) ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
+      if (std::isinf(want) && got != want)
+        ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
       continue;
     }
     if (!(std::fabs(got - want) <= bound)) {
@@ -111,9 +115,11 @@ void check(const std::string& text, const Shapes& shapes, uint64_t seed, Dtype d
   const std::vector<char> one = run_cpu(data, dtype, 1, algorithm, fuse, &notes);
   std::string said;
   for (const std::string& note : notes) said += "\n  " + note;
-  SCOPED_TRACE("input " + to_string(data.graph[0].shape) + ", dtype " + std::to_string(static_cast<int>(dtype)) + said);
+  SCOPED_TRACE("input " + to_string(data.graph[0].shape) + ", dtype " +
+               std::to_string(static_cast<int>(dtype)) + said);
   compare(data, one, dtype, algorithm == Algorithm::kAuto ? Shape{8, 8, 8} : Shape{});
-  for (const int threads : {2, 3}) EXPECT_EQ(one, run_cpu(data, dtype, threads, algorithm, fuse)) << threads << " threads";
+  for (const int threads : {2, 3})
+    EXPECT_EQ(one, run_cpu(data, dtype, threads, algorithm, fuse)) << threads << " threads";
 }
 
 const Dtype kTypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
@@ -125,12 +131,15 @@ struct Named {
 
 // The documents' five, with odd extents, channels that fill no vector, and asymmetric everything.
 const Named kFive[] = {
-    {"conv_transpose kernel 21 k3 s2 p1 op1 | add 1 | layer_norm channel | avg_pool 2 | gelu", {2, 7, 3, 4, 5}},
+    {"conv_transpose kernel 21 k3 s2 p1 op1 | add 1 | layer_norm channel | avg_pool 2 | gelu",
+     {2, 7, 3, 4, 5}},
     {"conv_transpose kernel 19 k4x3x4 s2 p1 | layer_norm channel | gelu | mul 1.5", {2, 5, 3, 4, 5}},
     {"conv_transpose kernel conv_bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel", {2, 3, 8, 7, 9}},
-    {"avg_pool 2 | conv_transpose kernel 17 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale", {2, 5, 6, 7, 8}},
+    {"avg_pool 2 | conv_transpose kernel 17 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
+     {2, 5, 6, 7, 8}},
     {"conv_transpose kernel 24 k5 s1 p1 | batch_norm bn_weight bn_bias | tanh | max_pool 2 "
-     "| group_norm 8 gn_weight gn_bias", {5, 7, 9, 8}},
+     "| group_norm 8 gn_weight gn_bias",
+     {5, 7, 9, 8}},
 };
 
 TEST(CpuEngine, FivePipelines) {
@@ -149,8 +158,9 @@ TEST(CpuEngine, LargeMeansAndSpecialValues) {
     check(c.text, {{"input", c.input}}, 3, Dtype::kF32, Values::kLargeMean);
     check(c.text, {{"input", c.input}}, 4, Dtype::kF32, Values::kSpecial);
   }
-  for (const char* tail : {"layer_norm channel", "batch_norm w b", "group_norm 2 w b", "instance_norm", "layer_norm last w b",
-                           "softmax space", "softmax channel", "logsumexp channel", "logsumexp space"}) {
+  for (const char* tail :
+       {"layer_norm channel", "batch_norm w b", "group_norm 2 w b", "instance_norm", "layer_norm last w b",
+        "softmax space", "softmax channel", "logsumexp channel", "logsumexp space"}) {
     const std::string text = std::string("conv_transpose kernel 6 k3 s2 p1 | ") + tail;
     check(text, {{"input", {2, 3, 5, 6}}}, 5, Dtype::kF32, Values::kLargeMean);
     check(tail, {{"input", {2, 4, 5, 6}}}, 6, Dtype::kF32, Values::kLargeMean);
@@ -160,7 +170,9 @@ TEST(CpuEngine, LargeMeansAndSpecialValues) {
 
 // A random pipeline: stages that do not fit the shape they meet are left out by trying again.
 std::string random_text(Rng& rng, size_t spatial) {
-  auto pick = [&](int64_t lo, int64_t hi) { return lo + static_cast<int64_t>(rng() % static_cast<uint64_t>(hi - lo + 1)); };
+  auto pick = [&](int64_t lo, int64_t hi) {
+    return lo + static_cast<int64_t>(rng() % static_cast<uint64_t>(hi - lo + 1));
+  };
   auto axes = [&](int64_t lo, int64_t hi) {
     std::string s;
     for (size_t a = 0; a < spatial; ++a) s += (a ? "x" : "") + std::to_string(pick(lo, hi));
@@ -169,24 +181,63 @@ std::string random_text(Rng& rng, size_t spatial) {
   int names = 0;
   auto name = [&] { return "t" + std::to_string(names++); };
   auto stage = [&]() -> std::string {
-    static const char* kPlain[] = {
-        "relu", "tanh", "sigmoid", "swish", "mish", "hardswish", "gelu", "gelu tanh", "leaky_relu 0.2", "clamp -1 0.5",
-        "hardtanh -1 1", "add 0.5", "mul -2", "div 4", "sub 1.25", "minimum 0.25", "maximum -0.5", "layer_norm channel",
-        "instance_norm", "softmax channel", "softmax space", "logsumexp channel", "logsumexp space", "sum channel",
-        "mean channel", "max channel", "min channel", "sum space", "mean space", "max space", "min space", "mean width",
-        "sum width", "max width", "layer_norm last", "group_norm 2", "batch_norm", "min height", "mean depth"};
+    static const char* kPlain[] = {"relu",
+                                   "tanh",
+                                   "sigmoid",
+                                   "swish",
+                                   "mish",
+                                   "hardswish",
+                                   "gelu",
+                                   "gelu tanh",
+                                   "leaky_relu 0.2",
+                                   "clamp -1 0.5",
+                                   "hardtanh -1 1",
+                                   "add 0.5",
+                                   "mul -2",
+                                   "div 4",
+                                   "sub 1.25",
+                                   "minimum 0.25",
+                                   "maximum -0.5",
+                                   "layer_norm channel",
+                                   "instance_norm",
+                                   "softmax channel",
+                                   "softmax space",
+                                   "logsumexp channel",
+                                   "logsumexp space",
+                                   "sum channel",
+                                   "mean channel",
+                                   "max channel",
+                                   "min channel",
+                                   "sum space",
+                                   "mean space",
+                                   "max space",
+                                   "min space",
+                                   "mean width",
+                                   "sum width",
+                                   "max width",
+                                   "layer_norm last",
+                                   "group_norm 2",
+                                   "batch_norm",
+                                   "min height",
+                                   "mean depth"};
     switch (pick(0, 9)) {
-      case 0: return "avg_pool " + axes(1, 3);
-      case 1: return "max_pool " + axes(1, 3);
-      case 2: return "max_pool " + axes(1, 3) + " s" + axes(1, 3);
+      case 0:
+        return "avg_pool " + axes(1, 3);
+      case 1:
+        return "max_pool " + axes(1, 3);
+      case 2:
+        return "max_pool " + axes(1, 3) + " s" + axes(1, 3);
       case 3: {
         static const char* kOps[] = {"add", "sub", "mul", "minimum", "maximum"};
         static const char* kShapes[] = {":channel", ":scalar", ":full", ""};
         return std::string(kOps[pick(0, 4)]) + " " + name() + kShapes[pick(0, 3)];
       }
-      case 4: return "batch_norm " + name() + " " + name();
-      case 5: return "layer_norm channel " + name() + " " + name();
-      default: return kPlain[static_cast<size_t>(pick(0, std::size(kPlain) - 1))];
+      case 4:
+        return "batch_norm " + name() + " " + name();
+      case 5:
+        return "layer_norm channel " + name() + " " + name();
+      default:
+        return kPlain[static_cast<size_t>(pick(0, std::size(kPlain) - 1))];
     }
   };
   std::string text;
@@ -196,8 +247,8 @@ std::string random_text(Rng& rng, size_t spatial) {
     const int64_t groups = pick(0, 3) == 0 ? 2 : 1;
     std::string conv = "conv_transpose kernel";
     if (pick(0, 1)) conv += " bias";
-    append(conv + " " + std::to_string(groups * pick(1, 20)) + " k" + axes(1, 4) + " s" + axes(1, 3) + " p" + axes(0, 2) +
-           " d" + axes(1, 2) + " g" + std::to_string(groups));
+    append(conv + " " + std::to_string(groups * pick(1, 20)) + " k" + axes(1, 4) + " s" + axes(1, 3) + " p" +
+           axes(0, 2) + " d" + axes(1, 2) + " g" + std::to_string(groups));
   }
   const int64_t stages = pick(0, 5);
   bool labelled = false;
@@ -223,7 +274,8 @@ void check_random(uint64_t seed) {
   const size_t spatial = 1 + rng() % 3;
   for (int attempt = 0; attempt < 200; ++attempt) {
     Shape input = {1 + static_cast<int64_t>(rng() % 3), 2 * (1 + static_cast<int64_t>(rng() % 10))};
-    for (size_t a = 0; a < spatial; ++a) input.push_back(1 + static_cast<int64_t>(rng() % (spatial == 3 ? 6 : 12)));
+    for (size_t a = 0; a < spatial; ++a)
+      input.push_back(1 + static_cast<int64_t>(rng() % (spatial == 3 ? 6 : 12)));
     const std::string text = random_text(rng, spatial);
     try {
       const Graph graph = infer(parse_text(text), {{"input", input}});
@@ -234,7 +286,8 @@ void check_random(uint64_t seed) {
     static const Values kValues[] = {Values::kNormal, Values::kNormal, Values::kSpecial};
     const Dtype dtype = kTypes[seed % 3];
     const bool fuse = seed % 4 != 0;
-    EXPECT_NO_THROW(check(text, {{"input", input}}, seed, dtype, kValues[seed / 3 % 3], fuse)) << text << ", seed " << seed;
+    EXPECT_NO_THROW(check(text, {{"input", input}}, seed, dtype, kValues[seed / 3 % 3], fuse))
+        << text << ", seed " << seed;
     return;
   }
   FAIL() << "no valid pipeline from seed " << seed;
@@ -244,7 +297,7 @@ TEST(CpuEngine, RandomPipelines) {
   uint64_t first = 1000;
   if (const char* given = std::getenv("UPWEAVE_SEED")) first = std::strtoull(given, nullptr, 10);
   const uint64_t last = std::getenv("UPWEAVE_SEED") ? first + 1 : first + static_cast<uint64_t>(effort());
-  for (uint64_t seed = first; seed < last && !HasFailure(); ++seed) check_random(seed);
+  for (uint64_t seed = first; seed < last; ++seed) check_random(seed);
 }
 
 TEST(CpuEngine, EveryInstructionSet) {

@@ -1,7 +1,7 @@
 #pragma once
 // The loops that a tile goes through between the convolution and memory, each dispatched at run time to the
-// best instruction set. A tile is float32 rows of `ld` elements; rows begin at multiples of 64 bytes and may be
-// read and written up to the next multiple of 16 elements, so that no loop has a remainder.
+// best instruction set. A tile is float32 rows of `ld` elements; rows begin at multiples of 64 bytes and may
+// be read and written up to the next multiple of 16 elements, so that no loop has a remainder.
 #include <array>
 #include <cstdint>
 
@@ -14,8 +14,25 @@ constexpr int64_t kLane = 16;  // elements that rows are padded to
 constexpr int64_t padded(int64_t n) { return (n + kLane - 1) / kLane * kLane; }
 
 enum class Fn : uint8_t {
-  kCopy, kSign, kRelu, kLeakyRelu, kClamp, kExp, kTanh, kSigmoid, kSwish, kMish, kHardswish, kGelu, kGeluTanh,
-  kAdd, kSub, kMul, kDiv, kMinimum, kMaximum,  // of two values
+  kCopy,
+  kSign,
+  kRelu,
+  kLeakyRelu,
+  kClamp,
+  kExp,
+  kTanh,
+  kSigmoid,
+  kSwish,
+  kMish,
+  kHardswish,
+  kGelu,
+  kGeluTanh,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMinimum,
+  kMaximum,  // of two values
 };
 enum class Fold : uint8_t { kSum, kMean, kMax, kMin, kLogSumExp };
 
@@ -43,12 +60,14 @@ void layer_norm_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, dou
 void moments_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double* mean, double* m2);
 
 // Down each column; results are float64 for combination with other tiles'. `scratch` holds 2*padded(cols).
-void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out, float* scratch);
+void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out,
+                  float* scratch);
 void moments_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* mean, double* m2,
                      float* scratch);
 
 // Largest and sum of exp(x - largest) of each column.
-void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum, float* scratch);
+void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum,
+                     float* scratch);
 
 enum class Pooling : uint8_t { kMax, kMin, kAvg };
 // Windows over the positions of a channels-last tile whose extents are `in`. `sign` (1 or -1 a channel, or

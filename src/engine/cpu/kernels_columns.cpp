@@ -32,7 +32,8 @@ HWY_INLINE void AddColumns(const float* x, int64_t ld, int64_t rows, int64_t col
   }
 }
 
-void FoldColumns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out, float* scratch) {
+void FoldColumns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out,
+                 float* scratch) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   if (fold == Fold::kSum || fold == Fold::kMean) {
@@ -52,7 +53,8 @@ void FoldColumns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t co
 }
 
 // The largest of each column and the sum of exp(x - largest), or of exp(x) where the largest is infinite.
-void ExpSumColumns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum, float* scratch) {
+void ExpSumColumns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum,
+                   float* scratch) {
   FoldColumns(Fold::kMax, x, ld, rows, cols, top, scratch);
   for (int64_t c = 0; c < padded(cols); ++c) {
     if (c >= cols || std::isinf(scratch[c])) scratch[c] = 0;
@@ -89,7 +91,8 @@ void MomentsColumns(const float* x, int64_t ld, int64_t rows, int64_t cols, doub
 }
 
 template <class F>
-HWY_INLINE VF Window(const float* corner, const Extents& in, int64_t ld, const Extents& window, VF start, F f) {
+HWY_INLINE VF Window(const float* corner, const Extents& in, int64_t ld, const Extents& window, VF start,
+                     F f) {
   VF acc = start;
   for (int64_t i = 0; i < window[0]; ++i) {
     for (int64_t j = 0; j < window[1]; ++j) {
@@ -119,8 +122,10 @@ void PoolTile(Pooling pooling, const float* x, const Extents& in, int64_t ld, co
             const VF s = hn::LoadU(d, sign + c);
             const VF first = hn::Mul(hn::LoadU(d, p), s);
             y = pooling == Pooling::kMax
-                    ? Window(p, in, ld, window, first, [&](VF a, VF v) HWY_ATTR { return MaxNan(a, hn::Mul(v, s)); })
-                    : Window(p, in, ld, window, first, [&](VF a, VF v) HWY_ATTR { return MinNan(a, hn::Mul(v, s)); });
+                    ? Window(p, in, ld, window, first,
+                             [&](VF a, VF v) HWY_ATTR { return MaxNan(a, hn::Mul(v, s)); })
+                    : Window(p, in, ld, window, first,
+                             [&](VF a, VF v) HWY_ATTR { return MinNan(a, hn::Mul(v, s)); });
             y = hn::Mul(y, s);
           } else {
             const VF first = hn::LoadU(d, p);
@@ -146,14 +151,16 @@ HWY_EXPORT(MomentsColumns);
 HWY_EXPORT(ExpSumColumns);
 HWY_EXPORT(PoolTile);
 
-void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out, float* scratch) {
+void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out,
+                  float* scratch) {
   HWY_DYNAMIC_DISPATCH(FoldColumns)(fold, x, ld, rows, cols, out, scratch);
 }
 void moments_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* mean, double* m2,
                      float* scratch) {
   HWY_DYNAMIC_DISPATCH(MomentsColumns)(x, ld, rows, cols, mean, m2, scratch);
 }
-void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum, float* scratch) {
+void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum,
+                     float* scratch) {
   HWY_DYNAMIC_DISPATCH(ExpSumColumns)(x, ld, rows, cols, top, sum, scratch);
 }
 void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, const Extents& window,

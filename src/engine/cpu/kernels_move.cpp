@@ -28,8 +28,8 @@ HWY_INLINE VF FromF16(const uint16_t* p) {
   const auto h = hn::PromoteTo(du, hn::LoadU(DU16(), p));
   const auto magnitude = hn::ShiftLeft<13>(hn::And(h, hn::Set(du, 0x7fffu)));
   const VF scaled = hn::Mul(hn::BitCast(DF(), magnitude), Splat(0x1p112f));
-  const auto special = hn::And(hn::VecFromMask(du, hn::Gt(magnitude, hn::Set(du, 0x0f7fffffu))),
-                               hn::Set(du, 0x7f800000u));
+  const auto special =
+      hn::And(hn::VecFromMask(du, hn::Gt(magnitude, hn::Set(du, 0x0f7fffffu))), hn::Set(du, 0x7f800000u));
   const auto sign = hn::ShiftLeft<16>(hn::And(h, hn::Set(du, 0x8000u)));
   return hn::BitCast(DF(), hn::Or(hn::Or(hn::BitCast(du, scaled), special), sign));
 }
@@ -45,7 +45,8 @@ HWY_INLINE auto ToBf16(VF v) {
   return hn::ShiftRight<16>(hn::IfThenElse(is_nan, nan, rounded));
 }
 
-// Values from 2^-14 on are rounded on the integer; below, adding 0.5 lets the adder round to multiples of 2^-24.
+// Values from 2^-14 on are rounded on the integer; below, adding 0.5 lets the adder round to multiples of
+// 2^-24.
 HWY_INLINE auto ToF16(VF v) {
   const DU32 du;
   const auto u = hn::BitCast(du, v);
@@ -54,7 +55,8 @@ HWY_INLINE auto ToF16(VF v) {
   const auto odd = hn::And(hn::ShiftRight<13>(a), hn::Set(du, 1u));
   auto normal = hn::Sub(hn::Add(a, hn::Add(odd, hn::Set(du, 0xfffu))), hn::Set(du, 112u << 23));
   normal = hn::Min(hn::ShiftRight<13>(normal), hn::Set(du, 0x7c00u));  // overflow is infinity
-  const auto small = hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(DF(), a), Splat(0.5f))), hn::Set(du, 0x3f000000u));
+  const auto small =
+      hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(DF(), a), Splat(0.5f))), hn::Set(du, 0x3f000000u));
   auto h = hn::IfThenElse(hn::Lt(a, hn::Set(du, 113u << 23)), small, normal);
   h = hn::IfThenElse(hn::Gt(a, hn::Set(du, 0x7f800000u)), hn::Set(du, 0x7e00u), h);
   return hn::Or(h, sign);
@@ -76,11 +78,15 @@ HWY_INLINE void Expand16(const uint16_t* src, int64_t n, float* dst, Load load) 
 
 void Expand(const void* src, Dtype type, int64_t n, float* dst) {
   switch (type) {
-    case Dtype::kF32: std::memcpy(dst, src, static_cast<size_t>(n) * 4); return;
+    case Dtype::kF32:
+      std::memcpy(dst, src, static_cast<size_t>(n) * 4);
+      return;
     case Dtype::kF16:
-      return Expand16(static_cast<const uint16_t*>(src), n, dst, [](const uint16_t* p) HWY_ATTR { return FromF16(p); });
+      return Expand16(static_cast<const uint16_t*>(src), n, dst,
+                      [](const uint16_t* p) HWY_ATTR { return FromF16(p); });
     case Dtype::kBF16:
-      return Expand16(static_cast<const uint16_t*>(src), n, dst, [](const uint16_t* p) HWY_ATTR { return FromBf16(p); });
+      return Expand16(static_cast<const uint16_t*>(src), n, dst,
+                      [](const uint16_t* p) HWY_ATTR { return FromBf16(p); });
     case Dtype::kF64:
       for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(static_cast<const double*>(src)[i]);
       return;
@@ -92,14 +98,15 @@ HWY_INLINE void Shrink16(const float* src, int64_t n, uint16_t* dst, Convert con
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::LoadU(DF(), src + i)))), DU16(),
-               dst + i);
+    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::LoadU(DF(), src + i)))),
+               DU16(), dst + i);
   }
   if (i < n) {
     HWY_ALIGN float in[HWY_MAX_BYTES / 4] = {};
     HWY_ALIGN uint16_t out[HWY_MAX_BYTES / 2];
     std::memcpy(in, src + i, static_cast<size_t>(n - i) * 4);
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::Load(DF(), in)))), DU16(), out);
+    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::Load(DF(), in)))),
+               DU16(), out);
     std::memcpy(dst + i, out, static_cast<size_t>(n - i) * 2);
   }
 }
@@ -122,8 +129,10 @@ void Shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream) {
       for (; i < n; ++i) out[i] = src[i];
       return;
     }
-    case Dtype::kF16: return Shrink16(src, n, static_cast<uint16_t*>(dst), [](VF v) HWY_ATTR { return ToF16(v); });
-    case Dtype::kBF16: return Shrink16(src, n, static_cast<uint16_t*>(dst), [](VF v) HWY_ATTR { return ToBf16(v); });
+    case Dtype::kF16:
+      return Shrink16(src, n, static_cast<uint16_t*>(dst), [](VF v) HWY_ATTR { return ToF16(v); });
+    case Dtype::kBF16:
+      return Shrink16(src, n, static_cast<uint16_t*>(dst), [](VF v) HWY_ATTR { return ToBf16(v); });
     case Dtype::kF64:
       for (int64_t i = 0; i < n; ++i) static_cast<double*>(dst)[i] = src[i];
       return;
@@ -145,8 +154,10 @@ HWY_INLINE void Transpose4x4(const float* src, int64_t src_ld, float* dst, int64
   const D2 d2;
   const auto r0 = hn::LoadU(d, src), r1 = hn::LoadU(d, src + src_ld), r2 = hn::LoadU(d, src + 2 * src_ld),
              r3 = hn::LoadU(d, src + 3 * src_ld);
-  const auto lo01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1)), hi01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
-  const auto lo23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3)), hi23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
+  const auto lo01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1)),
+             hi01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
+  const auto lo23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3)),
+             hi23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, lo01, lo23)), d, dst);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, lo01, lo23)), d, dst + dst_ld);
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, hi01, hi23)), d, dst + 2 * dst_ld);
@@ -156,7 +167,8 @@ HWY_INLINE void Transpose4x4(const float* src, int64_t src_ld, float* dst, int64
 void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld) {
   const int64_t rows4 = rows / 4 * 4, cols4 = cols / 4 * 4;
   for (int64_t r = 0; r < rows4; r += 4) {
-    for (int64_t c = 0; c < cols4; c += 4) Transpose4x4(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
+    for (int64_t c = 0; c < cols4; c += 4)
+      Transpose4x4(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
     for (int64_t c = cols4; c < cols; ++c) {
       for (int64_t k = 0; k < 4; ++k) dst[c * dst_ld + r + k] = src[(r + k) * src_ld + c];
     }
@@ -177,7 +189,9 @@ HWY_EXPORT(Expand);
 HWY_EXPORT(Shrink);
 HWY_EXPORT(Transpose);
 
-void expand(const void* src, Dtype type, int64_t n, float* dst) { HWY_DYNAMIC_DISPATCH(Expand)(src, type, n, dst); }
+void expand(const void* src, Dtype type, int64_t n, float* dst) {
+  HWY_DYNAMIC_DISPATCH(Expand)(src, type, n, dst);
+}
 void shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream) {
   HWY_DYNAMIC_DISPATCH(Shrink)(src, n, dst, type, stream);
 }

@@ -46,25 +46,44 @@ void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
 #define UPWEAVE_MAP2(expression) \
   return Map2(x, y, out, ld, rows, cols, [&](VF v, VF w) HWY_ATTR { return expression; })
   switch (fn) {
-    case Fn::kCopy: UPWEAVE_MAP1(v);
-    case Fn::kSign: UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), Splat(-1.0f), Splat(1.0f)));
-    case Fn::kRelu: UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), zero, v));
-    case Fn::kLeakyRelu: UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, va), v));
-    case Fn::kClamp: UPWEAVE_MAP1(Clamp(v, va, vb));
-    case Fn::kExp: UPWEAVE_MAP1(Exp(v));
-    case Fn::kTanh: UPWEAVE_MAP1(Tanh(v));
-    case Fn::kSigmoid: UPWEAVE_MAP1(Sigmoid(v));
-    case Fn::kSwish: UPWEAVE_MAP1(Swish(v));
-    case Fn::kMish: UPWEAVE_MAP1(Mish(v));
-    case Fn::kHardswish: UPWEAVE_MAP1(Hardswish(v));
-    case Fn::kGelu: UPWEAVE_MAP1(Gelu(v));
-    case Fn::kGeluTanh: UPWEAVE_MAP1(GeluTanh(v));
-    case Fn::kAdd: UPWEAVE_MAP2(hn::Add(v, w));
-    case Fn::kSub: UPWEAVE_MAP2(hn::Sub(v, w));
-    case Fn::kMul: UPWEAVE_MAP2(hn::Mul(v, w));
-    case Fn::kDiv: UPWEAVE_MAP2(hn::Div(v, w));
-    case Fn::kMinimum: UPWEAVE_MAP2(MinNan(v, w));
-    case Fn::kMaximum: UPWEAVE_MAP2(MaxNan(v, w));
+    case Fn::kCopy:
+      UPWEAVE_MAP1(v);
+    case Fn::kSign:
+      UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), Splat(-1.0f), Splat(1.0f)));
+    case Fn::kRelu:
+      UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), zero, v));
+    case Fn::kLeakyRelu:
+      UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, va), v));
+    case Fn::kClamp:
+      UPWEAVE_MAP1(Clamp(v, va, vb));
+    case Fn::kExp:
+      UPWEAVE_MAP1(Exp(v));
+    case Fn::kTanh:
+      UPWEAVE_MAP1(Tanh(v));
+    case Fn::kSigmoid:
+      UPWEAVE_MAP1(Sigmoid(v));
+    case Fn::kSwish:
+      UPWEAVE_MAP1(Swish(v));
+    case Fn::kMish:
+      UPWEAVE_MAP1(Mish(v));
+    case Fn::kHardswish:
+      UPWEAVE_MAP1(Hardswish(v));
+    case Fn::kGelu:
+      UPWEAVE_MAP1(Gelu(v));
+    case Fn::kGeluTanh:
+      UPWEAVE_MAP1(GeluTanh(v));
+    case Fn::kAdd:
+      UPWEAVE_MAP2(hn::Add(v, w));
+    case Fn::kSub:
+      UPWEAVE_MAP2(hn::Sub(v, w));
+    case Fn::kMul:
+      UPWEAVE_MAP2(hn::Mul(v, w));
+    case Fn::kDiv:
+      UPWEAVE_MAP2(hn::Div(v, w));
+    case Fn::kMinimum:
+      UPWEAVE_MAP2(MinNan(v, w));
+    case Fn::kMaximum:
+      UPWEAVE_MAP2(MaxNan(v, w));
   }
 #undef UPWEAVE_MAP1
 #undef UPWEAVE_MAP2

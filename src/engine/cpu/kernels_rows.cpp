@@ -9,8 +9,8 @@
 // After foreach_target:
 #include "engine/cpu/math-inl.h"
 
-// Reductions along rows and what is made of them. Long rows are summed in float32 blocks whose totals are added
-// in float64, so the error does not grow with the row.
+// Reductions along rows and what is made of them. Long rows are summed in float32 blocks whose totals are
+// added in float64, so the error does not grow with the row.
 HWY_BEFORE_NAMESPACE();
 namespace upweave::cpu::HWY_NAMESPACE {
 
@@ -49,7 +49,8 @@ HWY_INLINE float Extreme(const float* x, int64_t cols, bool largest) {
   const DF d;
   const VF first = Splat(x[0]);
   VF best = first;
-  Along(x, 0, cols, first, [&](VF v, int64_t) HWY_ATTR { best = largest ? MaxNan(best, v) : MinNan(best, v); });
+  Along(x, 0, cols, first,
+        [&](VF v, int64_t) HWY_ATTR { best = largest ? MaxNan(best, v) : MinNan(best, v); });
   if (!hn::AllTrue(d, hn::Eq(best, best))) return std::numeric_limits<float>::quiet_NaN();
   return hn::GetLane(largest ? hn::MaxOfLanes(d, best) : hn::MinOfLanes(d, best));
 }
@@ -57,10 +58,18 @@ HWY_INLINE float Extreme(const float* x, int64_t cols, bool largest) {
 void FoldRows(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, float* out) {
   for (int64_t r = 0; r < rows; ++r, x += ld) {
     switch (fold) {
-      case Fold::kSum: out[r] = static_cast<float>(Sum(x, cols)); break;
-      case Fold::kMean: out[r] = static_cast<float>(Sum(x, cols) / static_cast<double>(cols)); break;
-      case Fold::kMax: out[r] = Extreme(x, cols, true); break;
-      case Fold::kMin: out[r] = Extreme(x, cols, false); break;
+      case Fold::kSum:
+        out[r] = static_cast<float>(Sum(x, cols));
+        break;
+      case Fold::kMean:
+        out[r] = static_cast<float>(Sum(x, cols) / static_cast<double>(cols));
+        break;
+      case Fold::kMax:
+        out[r] = Extreme(x, cols, true);
+        break;
+      case Fold::kMin:
+        out[r] = Extreme(x, cols, false);
+        break;
       case Fold::kLogSumExp: {
         // An infinite maximum is the answer itself; subtracting it would give NaN.
         const float m = Extreme(x, cols, true);

@@ -57,8 +57,10 @@ Binary binary(std::string_view op) {
   if (op == "sub") return [](double a, double b) { return a - b; };
   if (op == "mul") return [](double a, double b) { return a * b; };
   if (op == "div") return [](double a, double b) { return a / b; };
-  if (op == "minimum") return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); };
-  if (op == "maximum") return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); };
+  if (op == "minimum")
+    return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); };
+  if (op == "maximum")
+    return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); };
   return nullptr;
 }
 
@@ -83,9 +85,9 @@ class NodeLaunch final : public Launch {
 
   static bool serves(const Node& node) {
     const std::string_view op = node.op->name;
-    return unary(node) || binary(op) || op.ends_with("_pool") || op.starts_with("softmax") || op.ends_with("_norm") ||
-           op == "moments" || op == "normalize" || op == "sum" || op == "mean" || op == "max" || op == "min" ||
-           op == "logsumexp";
+    return unary(node) || binary(op) || op.ends_with("_pool") || op.starts_with("softmax") ||
+           op.ends_with("_norm") || op == "moments" || op == "normalize" || op == "sum" || op == "mean" ||
+           op == "max" || op == "min" || op == "logsumexp";
   }
 
  private:
@@ -155,7 +157,8 @@ class NodeLaunch final : public Launch {
     const size_t spatial = spatial_rank(shapes_[0]);
     const Shape w = per_axis(node_, "window", spatial, 1);
     const Extents window = extents_of(w, 1);
-    const Extents stride = extents_of(node_.attrs.has("stride") ? per_axis(node_, "stride", spatial, 1) : w, 1);
+    const Extents stride =
+        extents_of(node_.attrs.has("stride") ? per_axis(node_, "stride", spatial, 1) : w, 1);
     const bool average = node_.op->name == "avg_pool";
     const int64_t rows = out.n * out.c;
     const Reader sign = has(1) ? operand(call, 1) : call.x;
@@ -172,12 +175,17 @@ class NodeLaunch final : public Launch {
             for (int64_t i = 0; i < window[0]; ++i) {
               for (int64_t j = 0; j < window[1]; ++j) {
                 for (int64_t k = 0; k < window[2]; ++k) {
-                  const int64_t at = ((r * in.space[0] + d * stride[0] + i) * in.space[1] + h * stride[1] + j) * in.space[2] +
-                                     ow * stride[2] + k;
+                  const int64_t at =
+                      ((r * in.space[0] + d * stride[0] + i) * in.space[1] + h * stride[1] + j) *
+                          in.space[2] +
+                      ow * stride[2] + k;
                   const double x = call.x[at];
-                  if (average) acc += x;
-                  else if (std::isnan(x) || std::isnan(acc)) acc = x + acc;
-                  else acc = largest ? std::max(x, acc) : std::min(x, acc);
+                  if (average)
+                    acc += x;
+                  else if (std::isnan(x) || std::isnan(acc))
+                    acc = x + acc;
+                  else
+                    acc = largest ? std::max(x, acc) : std::min(x, acc);
                 }
               }
             }
@@ -224,8 +232,10 @@ class NodeLaunch final : public Launch {
         const bool smallest = op == "min";
         double best = smallest ? kInf : -kInf;
         each([&](double x) {
-          if (std::isnan(x) || std::isnan(best)) best = x + best;
-          else best = smallest ? std::min(x, best) : std::max(x, best);
+          if (std::isnan(x) || std::isnan(best))
+            best = x + best;
+          else
+            best = smallest ? std::min(x, best) : std::max(x, best);
         });
         if (op == "logsumexp") {
           const double top = std::isinf(best) ? 0 : best;
@@ -282,11 +292,14 @@ class NodeLaunch final : public Launch {
   static Set set_of(const NormSets& sets, int64_t s) {
     const int64_t v = sets.voxels, c = sets.channels;
     switch (sets.kind) {
-      case NormSets::Kind::kChannel: return {s / v * c * v + s % v, 1, 0, c, v};
-      case NormSets::Kind::kBatch: return {s * v, sets.size / v, c * v, v, 1};
+      case NormSets::Kind::kChannel:
+        return {s / v * c * v + s % v, 1, 0, c, v};
+      case NormSets::Kind::kBatch:
+        return {s * v, sets.size / v, c * v, v, 1};
       case NormSets::Kind::kLast:
       case NormSets::Kind::kInstance:
-      case NormSets::Kind::kGroup: break;
+      case NormSets::Kind::kGroup:
+        break;
     }
     return {s * sets.size, 1, 0, sets.size, 1};
   }
@@ -316,7 +329,8 @@ class NodeLaunch final : public Launch {
       }
       const double scale = 1 / std::sqrt(var + eps);
       set.each([&](int64_t i) {
-        const int64_t c = sets.kind == NormSets::Kind::kLast ? i % sets.trailing : i / sets.voxels % sets.channels;
+        const int64_t c =
+            sets.kind == NormSets::Kind::kLast ? i % sets.trailing : i / sets.voxels % sets.channels;
         double y = (call.x[i] - mean) * scale;
         if (has(weight)) y *= operand(call, weight)[c];
         if (has(bias)) y += operand(call, bias)[c];
@@ -331,9 +345,9 @@ class NodeLaunch final : public Launch {
   Memory out_;
 };
 
-// mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] S[ci, k], S[ci, k] the sum of x over the
-// inputs whose tap k lands inside the output. Per axis they are an interval, so a row of inputs is summed once:
-// what all taps share, and the few elements that only some of them see.
+// mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] S[ci, k], S[ci, k] the sum of x over
+// the inputs whose tap k lands inside the output. Per axis they are an interval, so a row of inputs is summed
+// once: what all taps share, and the few elements that only some of them see.
 class MeanConvLaunch final : public Launch {
  public:
   MeanConvLaunch(const Node& node, const Memory& x, const Memory& kernel, const Memory& bias,
@@ -341,7 +355,8 @@ class MeanConvLaunch final : public Launch {
       : x_(x), kernel_(kernel), bias_(bias), out_(result) {
     in_ = dims_of(shapes[0]);
     const size_t spatial = spatial_rank(shapes[0]);
-    const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
+    const Shape stride = per_axis(node, "stride", spatial, 1),
+                padding = per_axis(node, "padding", spatial, 0);
     const Shape dilation = per_axis(node, "dilation", spatial, 1), extent = per_axis(node, "out", spatial, 1);
     groups_ = node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
     per_out_ = shapes[1][1];
@@ -364,7 +379,8 @@ class MeanConvLaunch final : public Launch {
 
   int64_t taps() const { return taps_[0] * taps_[1] * taps_[2]; }
   int64_t scratch_bytes(int threads) const override {
-    return round_up(in_.n * in_.c * taps() * 8, 64) + threads * round_up(padded(in_.space[2]) * 4 + taps_[2] * 8, 64);
+    return round_up(in_.n * in_.c * taps() * 8, 64) +
+           threads * round_up(padded(in_.space[2]) * 4 + taps_[2] * 8, 64);
   }
   std::string describe() const override {
     return fmt::format("mean of the convolution from {} sums of the input, without the convolution", taps());
@@ -388,7 +404,8 @@ class MeanConvLaunch final : public Launch {
         double total = 0;
         for (int64_t ci = group * per_in; ci < (group + 1) * per_in; ++ci) {
           for (int64_t t = 0; t < taps(); ++t) {
-            total += kernel[(ci * per_out_ + co % per_out_) * taps() + t] * sums[(n * in_.c + ci) * taps() + t];
+            total +=
+                kernel[(ci * per_out_ + co % per_out_) * taps() + t] * sums[(n * in_.c + ci) * taps() + t];
           }
         }
         total /= voxels_;
@@ -445,8 +462,8 @@ class MeanConvLaunch final : public Launch {
 
 }  // namespace
 
-std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes,
-                                         const Memory& result) {
+std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands,
+                                         std::vector<Shape> shapes, const Memory& result) {
   if (is(node, "mean_conv")) {
     return std::make_unique<MeanConvLaunch>(node, operands[0], operands[1], operands[2], shapes, result);
   }

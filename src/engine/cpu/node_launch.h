@@ -9,7 +9,7 @@
 namespace upweave::cpu {
 
 // `operands` and `shapes` are the node's inputs, in order; absent ones do not exist.
-std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes,
-                                         const Memory& result);
+std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands,
+                                         std::vector<Shape> shapes, const Memory& result);
 
 }  // namespace upweave::cpu

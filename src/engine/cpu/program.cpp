@@ -15,16 +15,21 @@ namespace {
 class CpuProgram final : public Program {
  public:
   CpuProgram(std::shared_ptr<const FusedPlan> plan, const Options& options)
-      : plan_(std::move(plan)), dtype_(options.dtype),
+      : plan_(std::move(plan)),
+        dtype_(options.dtype),
         threads_(options.threads > 0 ? options.threads : omp_get_max_threads()),
         schedule_(make_schedule(*plan_, options)) {
-    for (const auto& launch : schedule_.launches) scratch_ = std::max(scratch_, launch->scratch_bytes(threads_));
+    for (const auto& launch : schedule_.launches)
+      scratch_ = std::max(scratch_, launch->scratch_bytes(threads_));
   }
 
-  size_t packed_bytes() const override { return static_cast<size_t>(std::max<int64_t>(64, schedule_.packed_bytes)); }
+  size_t packed_bytes() const override {
+    return static_cast<size_t>(std::max<int64_t>(64, schedule_.packed_bytes));
+  }
   size_t workspace_bytes() const override { return static_cast<size_t>(values_bytes() + scratch_); }
 
-  // Parameters go in as they are, or through the operations' own float64 maths where laws have transformed them.
+  // Parameters go in as they are, or through the operations' own float64 maths where laws have transformed
+  // them.
   void pack(const std::vector<const void*>& parameters, void* packed, void*) const override {
     const Graph& graph = plan_->graph;
     const std::vector<std::string> names = parameter_names(plan_->source);
@@ -46,7 +51,8 @@ class CpuProgram final : public Program {
     char* base = static_cast<char*>(packed);
     for (const PackedValue& value : schedule_.values) {
       const size_t bytes = static_cast<size_t>(count(graph[value.node].shape) * size_of(value.type));
-      const void* from = is_param(graph, value.node) ? parameter(value.node) : evaluate(evaluate, value.node)->data.data();
+      const void* from =
+          is_param(graph, value.node) ? parameter(value.node) : evaluate(evaluate, value.node)->data.data();
       std::memcpy(base + value.offset, from, bytes);
     }
     for (const PackedKernel& kernel : schedule_.kernels) {
@@ -55,16 +61,17 @@ class CpuProgram final : public Program {
   }
 
   void run(const void* packed, const void* input, void* output, void* workspace, void*) const override {
-    const Bases bases{static_cast<const char*>(input), static_cast<char*>(output), static_cast<char*>(workspace),
-                      static_cast<const char*>(packed)};
-    for (const auto& launch : schedule_.launches) launch->run(bases, bases.workspace + values_bytes(), threads_);
+    const Bases bases{static_cast<const char*>(input), static_cast<char*>(output),
+                      static_cast<char*>(workspace), static_cast<const char*>(packed)};
+    for (const auto& launch : schedule_.launches)
+      launch->run(bases, bases.workspace + values_bytes(), threads_);
   }
 
   std::vector<std::string> describe() const override {
     std::vector<std::string> lines;
     for (const auto& launch : schedule_.launches) lines.push_back(launch->describe());
-    lines.push_back(fmt::format("{} thread{}, {:.1f} MiB of scratch in all", threads_, threads_ == 1 ? "" : "s",
-                                static_cast<double>(scratch_) / (1 << 20)));
+    lines.push_back(fmt::format("{} thread{}, {:.1f} MiB of scratch in all", threads_,
+                                threads_ == 1 ? "" : "s", static_cast<double>(scratch_) / (1 << 20)));
     return lines;
   }
 

@@ -29,7 +29,11 @@ ConvShape conv_shape(const ConvGeometry& g) {
 class Scheduler {
  public:
   Scheduler(const FusedPlan& plan, const Options& options)
-      : plan_(plan), graph_(plan.graph), options_(options), users_(users(plan.graph)), cache_(cache_bytes_per_core()) {
+      : plan_(plan),
+        graph_(plan.graph),
+        options_(options),
+        users_(users(plan.graph)),
+        cache_(cache_bytes_per_core()) {
     memory_.resize(graph_.nodes.size());
     memory_[0] = {Memory::Where::kInput, 0, options.dtype, dims_of(graph_[0].shape)};
   }
@@ -125,11 +129,13 @@ class Scheduler {
     }
   }
 
-  void finish_launch(TileBuilder& builder, size_t pass, const std::vector<Id>& done, const std::vector<Id>& rest) {
+  void finish_launch(TileBuilder& builder, size_t pass, const std::vector<Id>& done,
+                     const std::vector<Id>& rest) {
     std::vector<Id> left = rest;
     std::erase_if(left, [&](Id id) { return contains(done, id); });
     for (const Id id : done) {
-      if (builder.computes(id) && !builder.reduces(id) && read_later(id, pass, left)) builder.store(id, place(id));
+      if (builder.computes(id) && !builder.reduces(id) && read_later(id, pass, left))
+        builder.store(id, place(id));
     }
     result_.launches.push_back(make_tile_launch(builder.finish(), cache_));
   }
@@ -154,8 +160,8 @@ class Scheduler {
     return {};
   }
 
-  // Walks up from the convolution: pointwise nodes with a number or a value per channel, then at most one pool.
-  // Each must have no other reader. On failure `stage.input` does not exist.
+  // Walks up from the convolution: pointwise nodes with a number or a value per channel, then at most one
+  // pool. Each must have no other reader. On failure `stage.input` does not exist.
   std::vector<Id> take_head(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
     std::vector<Id> head;
     Id at = graph_[conv].in[0];
@@ -178,9 +184,12 @@ class Scheduler {
       } else if (node.op->name.ends_with("_pool") && (node.in.size() < 2 || node.in[1] == kNone)) {
         const size_t spatial = spatial_rank(node.shape);
         stage.pool = true;
-        stage.pooling = is(node, "avg_pool") ? Pooling::kAvg : is(node, "max_pool") ? Pooling::kMax : Pooling::kMin;
+        stage.pooling = is(node, "avg_pool")   ? Pooling::kAvg
+                        : is(node, "max_pool") ? Pooling::kMax
+                                               : Pooling::kMin;
         stage.window = extents_of(per_axis(node, "window", spatial, 1), 1);
-        stage.stride = node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial, 1), 1) : stage.window;
+        stage.stride =
+            node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial, 1), 1) : stage.window;
       } else {
         return {};
       }
@@ -191,18 +200,20 @@ class Scheduler {
     return head;
   }
 
-  // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as given;
-  // derived weights and inputs keep float32.
+  // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
+  // given; derived weights and inputs keep float32.
   void make_kernel(Id conv, ConvStage& stage) {
     const Id weights = graph_[conv].in[1];
-    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, weights) && stage.input.type == Dtype::kBF16 &&
-                     stage.points.empty() && (!stage.pool || stage.pooling != Pooling::kAvg);
-    stage.kernel = make_conv_kernel(conv_shape(conv_geometry(graph_, graph_[conv])), raw ? Dtype::kBF16 : Dtype::kF32,
-                                    options_.algorithm);
+    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, weights) &&
+                     stage.input.type == Dtype::kBF16 && stage.points.empty() &&
+                     (!stage.pool || stage.pooling != Pooling::kAvg);
+    stage.kernel = make_conv_kernel(conv_shape(conv_geometry(graph_, graph_[conv])),
+                                    raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm);
     stage.packed_offset = result_.packed_bytes;
     result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
-    result_.packed_bytes = checked_add(result_.packed_bytes, round_up(static_cast<int64_t>(stage.kernel->packed_bytes()), 64),
-                                       "the packed parameters");
+    result_.packed_bytes =
+        checked_add(result_.packed_bytes, round_up(static_cast<int64_t>(stage.kernel->packed_bytes()), 64),
+                    "the packed parameters");
   }
 
   // Tries both layouts on what is left and keeps the one that takes more of it.
@@ -259,6 +270,8 @@ class Scheduler {
 
 }  // namespace
 
-Schedule make_schedule(const FusedPlan& plan, const Options& options) { return Scheduler(plan, options).run(); }
+Schedule make_schedule(const FusedPlan& plan, const Options& options) {
+  return Scheduler(plan, options).run();
+}
 
 }  // namespace upweave::cpu

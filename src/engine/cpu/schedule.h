@@ -1,5 +1,6 @@
 #pragma once
-// Turns the passes of a plan into launches: tile programs as far as they reach, single nodes where they do not.
+// Turns the passes of a plan into launches: tile programs as far as they reach, single nodes where they do
+// not.
 #include <memory>
 #include <vector>
 

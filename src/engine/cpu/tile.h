@@ -1,8 +1,9 @@
 #pragma once
-// A tile program: what happens to one tile between memory and memory, as a list of steps over a few buffers that
-// stay in a core's cache. The same steps serve two layouts:
-//   channels last   rows are positions, columns channels: what a convolution makes; channel norms and pools are local
-//   channels first  rows are channels of one sample, columns positions: reductions over space are local
+// A tile program: what happens to one tile between memory and memory, as a list of steps over a few buffers
+// that stay in a core's cache. The same steps serve two layouts:
+//   channels last   rows are positions, columns channels: what a convolution makes; channel norms and pools
+//   are local channels first  rows are channels of one sample, columns positions: reductions over space are
+//   local
 #include <memory>
 #include <vector>
 
@@ -14,8 +15,8 @@ namespace upweave::cpu {
 
 enum class Layout : uint8_t { kChannelsLast, kChannelsFirst };
 
-// What a value varies along: positions and channels, positions, channels, nothing. kStats: (mean, variance) or
-// (maximum, sum) of each channel in float64.
+// What a value varies along: positions and channels, positions, channels, nothing. kStats: (mean, variance)
+// or (maximum, sum) of each channel in float64.
 enum class Kind : uint8_t { kFull, kLine, kVector, kScalar, kStats };
 
 // A resolution of the tile: level 0 is what the tile is cut from, pools make coarser ones.
@@ -28,25 +29,26 @@ struct Slot {
   Kind kind = Kind::kFull;
   int level = 0;
   int buffer = -1;
+  Memory lent;  // channels first: read where it lies, if that is float32 rows of whole vectors
 };
 
 struct Step {
   enum class What : uint8_t {
-    kLoad,         // out <- memory
-    kStore,        // memory <- x
-    kPointwise,    // out <- fn(x, y)
-    kAffine,       // out <- (x - y) * z + w
-    kFoldChannels, // out(line) <- fold over channels of x
-    kSoftmaxRows,  // over channels (channels last) or space (channels first)
-    kRmsNorm,      // over channels
-    kLayerNorm,    // over channels
-    kNormLast,     // over `trailing` positions, rms if `rms`
-    kPool,         // out at a coarser level
-    kMoments,      // out(stats) <- moments of x over space (channels first)
-    kFoldSpace,    // out(vector) <- fold over space of x (channels first)
-    kFactors,      // y, z, w <- center, scale, shift of normalize, from x (stats) or memory
-    kExpFactors,   // y, z <- maximum, 1/sum of softmax_apply
-    kPartial,      // this tile's share of a reduction
+    kLoad,          // out <- memory
+    kStore,         // memory <- x
+    kPointwise,     // out <- fn(x, y)
+    kAffine,        // out <- (x - y) * z + w
+    kFoldChannels,  // out(line) <- fold over channels of x
+    kSoftmaxRows,   // over channels (channels last) or space (channels first)
+    kRmsNorm,       // over channels
+    kLayerNorm,     // over channels
+    kNormLast,      // over `trailing` positions, rms if `rms`
+    kPool,          // out at a coarser level
+    kMoments,       // out(stats) <- moments of x over space (channels first)
+    kFoldSpace,     // out(vector) <- fold over space of x (channels first)
+    kFactors,       // y, z, w <- center, scale, shift of normalize, from x (stats) or memory
+    kExpFactors,    // y, z <- maximum, 1/sum of softmax_apply
+    kPartial,       // this tile's share of a reduction
   };
   What what;
   Fn fn = Fn::kCopy;
@@ -66,21 +68,27 @@ struct Step {
   bool row_local(Layout layout) const {
     switch (what) {
       case What::kPointwise:
-      case What::kAffine: return true;
+      case What::kAffine:
+        return true;
       case What::kFoldChannels:
       case What::kRmsNorm:
-      case What::kLayerNorm: return layout == Layout::kChannelsLast;
-      case What::kSoftmaxRows: return layout == Layout::kChannelsLast;
-      default: return false;
+      case What::kLayerNorm:
+        return layout == Layout::kChannelsLast;
+      case What::kSoftmaxRows:
+        return layout == Layout::kChannelsLast;
+      default:
+        return false;
     }
   }
 };
 
-// A reduction over more than one tile: every tile leaves two float64 a channel, finish() combines them in order.
+// A reduction over more than one tile: every tile leaves two float64 a channel, finish() combines them in
+// order.
 struct Reduction {
   enum class What : uint8_t { kMoments, kExpSum, kFold } what = What::kFold;
   Fold fold = Fold::kSum;
-  NormSets::Kind sets = NormSets::Kind::kInstance;  // by (n, channel), by (n, group), by channel over the batch
+  NormSets::Kind sets =
+      NormSets::Kind::kInstance;  // by (n, channel), by (n, group), by channel over the batch
   int64_t groups = 1;
   int level = 0;
   Memory result;  // {2, sets} for moments and stats, (n, c) for folds
@@ -106,21 +114,21 @@ struct ConvStage {
 
 struct TileProgram {
   Layout layout = Layout::kChannelsLast;
-  Dims dims;            // at level 0; c is the channels of every full value
+  Dims dims;                 // at level 0; c is the channels of every full value
   int64_t ld_channels = 16;  // channels last: elements of a row
   std::vector<Level> levels;
   std::vector<Slot> slots;
   int buffers = 0;
-  std::vector<int> buffer_level;   // sizes: positions of that level ...
-  std::vector<Kind> buffer_kind;   // ... of a value of that kind
+  std::vector<int> buffer_level;  // sizes: positions of that level ...
+  std::vector<Kind> buffer_kind;  // ... of a value of that kind
   std::vector<Step> steps;
   std::vector<Reduction> reductions;
   std::unique_ptr<ConvStage> conv;
-  Extents multiple = {1, 1, 1};             // tile extents at level 0 are multiples of these
-  std::array<bool, 3> whole = {};           // axes that a tile may not cut
-  int64_t channel_multiple = 1;             // channels first
-  bool local_space = false;                 // channels first: a tile holds all of space
-  std::string text;                         // for describe()
+  Extents multiple = {1, 1, 1};    // tile extents at level 0 are multiples of these
+  std::array<bool, 3> whole = {};  // axes that a tile may not cut
+  int64_t channel_multiple = 1;    // channels first
+  bool local_space = false;        // channels first: a tile holds all of space
+  std::string text;                // for describe()
 };
 
 // Chooses tiles for the cache and makes the launch. `cache_bytes` is the level-2 cache of one core.

@@ -27,9 +27,13 @@ bool axes_are(const Node& node, std::string_view axes) {
 
 std::optional<Fn> pointwise_fn(const Node& node) {
   static const std::pair<std::string_view, Fn> kTable[] = {
-      {"relu", Fn::kRelu}, {"leaky_relu", Fn::kLeakyRelu}, {"clamp", Fn::kClamp}, {"hardtanh", Fn::kClamp},
-      {"exp", Fn::kExp}, {"tanh", Fn::kTanh}, {"sigmoid", Fn::kSigmoid}, {"swish", Fn::kSwish}, {"mish", Fn::kMish},
-      {"hardswish", Fn::kHardswish}, {"add", Fn::kAdd}, {"sub", Fn::kSub}, {"mul", Fn::kMul}, {"div", Fn::kDiv},
+      {"relu", Fn::kRelu},       {"leaky_relu", Fn::kLeakyRelu},
+      {"clamp", Fn::kClamp},     {"hardtanh", Fn::kClamp},
+      {"exp", Fn::kExp},         {"tanh", Fn::kTanh},
+      {"sigmoid", Fn::kSigmoid}, {"swish", Fn::kSwish},
+      {"mish", Fn::kMish},       {"hardswish", Fn::kHardswish},
+      {"add", Fn::kAdd},         {"sub", Fn::kSub},
+      {"mul", Fn::kMul},         {"div", Fn::kDiv},
       {"minimum", Fn::kMinimum}, {"maximum", Fn::kMaximum}};
   if (is(node, "gelu")) return node.attrs.flag("tanh") ? Fn::kGeluTanh : Fn::kGelu;
   for (const auto& [name, fn] : kTable) {
@@ -47,7 +51,10 @@ void pointwise_numbers(const Node& node, float* a, float* b) {
 
 TileBuilder::TileBuilder(const Graph& graph, Layout layout, int64_t cache_bytes, Lookup memory, Lookup result,
                          std::function<bool(Id)> is_private)
-    : graph_(graph), cache_(cache_bytes), memory_(std::move(memory)), result_(std::move(result)),
+    : graph_(graph),
+      cache_(cache_bytes),
+      memory_(std::move(memory)),
+      result_(std::move(result)),
       private_(std::move(is_private)) {
   p_.layout = layout;
   slots_.assign(graph.nodes.size(), -1);
@@ -59,9 +66,18 @@ TileBuilder::TileBuilder(const Graph& graph, Layout layout, int64_t cache_bytes,
 // What try_add may change, to be put back when it fails.
 struct TileBuilder::Undo {
   explicit Undo(TileBuilder& b)
-      : builder(b), loaded(b.loaded_), loads(b.loads_.size()), steps(b.steps_.size()), slots(b.p_.slots.size()),
-        levels(b.p_.levels.size()), reductions(b.p_.reductions.size()), dims(b.p_.dims), multiple(b.p_.multiple),
-        channel_multiple(b.p_.channel_multiple), whole(b.p_.whole), local_space(b.p_.local_space) {}
+      : builder(b),
+        loaded(b.loaded_),
+        loads(b.loads_.size()),
+        steps(b.steps_.size()),
+        slots(b.p_.slots.size()),
+        levels(b.p_.levels.size()),
+        reductions(b.p_.reductions.size()),
+        dims(b.p_.dims),
+        multiple(b.p_.multiple),
+        channel_multiple(b.p_.channel_multiple),
+        whole(b.p_.whole),
+        local_space(b.p_.local_space) {}
   void undo() {
     builder.loaded_ = std::move(loaded);
     builder.loads_.resize(loads, Step{});
@@ -133,7 +149,8 @@ bool TileBuilder::try_add(Id id) {
   return false;
 }
 
-// --- slots ---------------------------------------------------------------------------------------------------
+// --- slots
+// ---------------------------------------------------------------------------------------------------
 
 bool TileBuilder::start(const Dims& dims) {
   if (!p_.levels.empty()) return true;
@@ -168,7 +185,7 @@ std::optional<Kind> TileBuilder::kind_of(const Dims& dims, int* level) const {
 }
 
 int TileBuilder::new_slot(Kind kind, int level) {
-  p_.slots.push_back({kind, level, -1});
+  p_.slots.push_back({kind, level, -1, {}});
   return static_cast<int>(p_.slots.size()) - 1;
 }
 
@@ -216,7 +233,8 @@ int TileBuilder::operand(Id id, const Shape& against) {
   return s.out;
 }
 
-// --- operations ----------------------------------------------------------------------------------------------
+// --- operations
+// ----------------------------------------------------------------------------------------------
 
 bool TileBuilder::add_pointwise(Id id) {
   const Node& node = graph_[id];
@@ -237,7 +255,10 @@ bool TileBuilder::add_pointwise(Id id) {
     line = line || slot.kind == Kind::kLine;
     vector = vector || slot.kind == Kind::kVector;
   }
-  const Kind kind = full || (line && vector) ? Kind::kFull : line ? Kind::kLine : vector ? Kind::kVector : Kind::kScalar;
+  const Kind kind = full || (line && vector) ? Kind::kFull
+                    : line                   ? Kind::kLine
+                    : vector                 ? Kind::kVector
+                                             : Kind::kScalar;
   if (dims_of(node.shape).n != p_.dims.n) return false;
   Step& s = push(Step::What::kPointwise, x, new_slot(kind, std::max(level, 0)));
   s.fn = *pointwise_fn(node);
@@ -259,7 +280,8 @@ bool TileBuilder::add_pool(Id id) {
   Step s{};
   s.what = Step::What::kPool;
   s.window = extents_of(window, 1);
-  s.stride = node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial_rank(in), 1), 1) : s.window;
+  s.stride =
+      node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial_rank(in), 1), 1) : s.window;
   s.pooling = is(node, "avg_pool") ? Pooling::kAvg : is(node, "max_pool") ? Pooling::kMax : Pooling::kMin;
   Level level;
   level.extent = dims_of(node.shape).space;
@@ -416,7 +438,8 @@ bool TileBuilder::add_space_op(Id id) {
       return true;
     }
     if (fold) {
-      Step& s = push(Step::What::kFoldSpace, x, new_slot(p_.dims.c > 1 ? Kind::kVector : Kind::kScalar, level));
+      Step& s =
+          push(Step::What::kFoldSpace, x, new_slot(p_.dims.c > 1 ? Kind::kVector : Kind::kScalar, level));
       s.fold = *fold;
       slots_[static_cast<size_t>(id)] = s.out;
       return true;
@@ -549,9 +572,11 @@ void TileBuilder::store(Id id, const Memory& to) {
   stores_.push_back(s);
 }
 
-// --- buffers -------------------------------------------------------------------------------------------------
+// --- buffers
+// -------------------------------------------------------------------------------------------------
 
-// A slot's buffer is free again behind its last reader; a step that goes row by row may write over what it reads.
+// A slot's buffer is free again behind its last reader; a step that goes row by row may write over what it
+// reads.
 void TileBuilder::assign_buffers() {
   std::vector<size_t> last_use(p_.slots.size(), 0);
   for (size_t i = 0; i < p_.steps.size(); ++i) {
@@ -561,8 +586,11 @@ void TileBuilder::assign_buffers() {
     }
   }
   std::vector<int> free;
+  auto lent = [&](int id) { return p_.slots[static_cast<size_t>(id)].lent.exists(); };
   // Channels first, a line is computed along the first row and read along all of them: it keeps its buffer.
-  auto kept = [&](const Slot& slot) { return p_.layout == Layout::kChannelsFirst && slot.kind == Kind::kLine; };
+  auto kept = [&](const Slot& slot) {
+    return p_.layout == Layout::kChannelsFirst && slot.kind == Kind::kLine;
+  };
   auto take = [&](int id) {
     Slot& slot = p_.slots[static_cast<size_t>(id)];
     if (slot.buffer >= 0) return;
@@ -585,7 +613,8 @@ void TileBuilder::assign_buffers() {
     const bool in_place = s.row_local(Layout::kChannelsLast) && s.what != Step::What::kFoldChannels;
     std::vector<int> dead;
     for (const int id : {s.x, s.y, s.z, s.w}) {
-      if (id >= 0 && last_use[static_cast<size_t>(id)] == i && std::ranges::find(dead, id) == dead.end()) dead.push_back(id);
+      if (id < 0 || last_use[static_cast<size_t>(id)] != i || lent(id)) continue;
+      if (std::ranges::find(dead, id) == dead.end()) dead.push_back(id);
     }
     if (s.what == Step::What::kFactors || s.what == Step::What::kExpFactors) {
       for (const int id : {s.y, s.z, s.w}) {
@@ -611,7 +640,27 @@ void TileBuilder::assign_buffers() {
   }
 }
 
+// Float32 values that only row-local steps read need no copy of their own, channels first.
+void TileBuilder::lend() {
+  if (p_.layout != Layout::kChannelsFirst || p_.dims.voxels() % kLane != 0) return;
+  std::erase_if(loads_, [&](const Step& load) {
+    Slot& slot = p_.slots[static_cast<size_t>(load.out)];
+    if (slot.kind != Kind::kFull || load.memory.type != Dtype::kF32 || load.memory.dims != p_.dims)
+      return false;
+    for (const std::vector<Step>* steps : {&steps_, &stores_}) {
+      for (const Step& s : *steps) {
+        const bool reads = s.x == load.out || s.y == load.out || s.z == load.out || s.w == load.out;
+        if (s.out == load.out || (reads && s.what != Step::What::kPointwise && s.what != Step::What::kAffine))
+          return false;
+      }
+    }
+    slot.lent = load.memory;
+    return true;
+  });
+}
+
 TileProgram TileBuilder::finish() {
+  lend();
   p_.steps = loads_;
   p_.steps.insert(p_.steps.end(), steps_.begin(), steps_.end());
   p_.steps.insert(p_.steps.end(), stores_.begin(), stores_.end());

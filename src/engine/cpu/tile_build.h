@@ -26,7 +26,9 @@ class TileBuilder {
   void begin_with(Id conv, std::unique_ptr<ConvStage> stage);
   bool add(Id id);
   void store(Id id, const Memory& to);  // `id` was added, or lies in memory (a copy)
-  bool computes(Id id) const { return slots_[static_cast<size_t>(id)] >= 0 || reduced_[static_cast<size_t>(id)]; }
+  bool computes(Id id) const {
+    return slots_[static_cast<size_t>(id)] >= 0 || reduced_[static_cast<size_t>(id)];
+  }
   bool reduces(Id id) const { return reduced_[static_cast<size_t>(id)]; }
   bool empty() const { return names_.empty(); }
   TileProgram finish();
@@ -44,7 +46,8 @@ class TileBuilder {
   bool add_softmax_apply(Id id);
 
   bool start(const Dims& dims);
-  // The slot of an operand against a value of `dims`, loading it if it lies in memory; -1 if it cannot be had.
+  // The slot of an operand against a value of `dims`, loading it if it lies in memory; -1 if it cannot be
+  // had.
   int operand(Id id, const Shape& against);
   int load(const Memory& from);
   int new_slot(Kind kind, int level);
@@ -52,6 +55,7 @@ class TileBuilder {
   std::optional<Kind> kind_of(const Dims& dims, int* level) const;
   Step& push(Step::What what, int x, int out);
   bool affine(Id id, int x, size_t weight, int out);
+  void lend();
   void assign_buffers();
 
   const Graph& graph_;

@@ -7,13 +7,14 @@
 
 namespace upweave::cpu {
 
-void local_moments(const Step& step, const float* x, int64_t ld, int64_t channels, int64_t positions, double* mean,
-                   double* variance) {
+void local_moments(const Step& step, const float* x, int64_t ld, int64_t channels, int64_t positions,
+                   double* mean, double* variance) {
   moments_rows(x, ld, channels, positions, mean, variance);
   const int64_t together = step.groups;  // channels of one set
   for (int64_t c = 0; c < channels; c += together) {
     Moments set;
-    for (int64_t k = c; k < c + together; ++k) set.add({static_cast<double>(positions), mean[k], variance[k]});
+    for (int64_t k = c; k < c + together; ++k)
+      set.add({static_cast<double>(positions), mean[k], variance[k]});
     for (int64_t k = c; k < c + together; ++k) {
       mean[k] = set.mean;
       variance[k] = set.variance();
@@ -26,9 +27,12 @@ namespace {
 // Which set of a {2, sets} tensor channel c of sample n belongs to.
 int64_t set_of(NormSets::Kind kind, int64_t groups, const Dims& dims, int64_t n, int64_t c) {
   switch (kind) {
-    case NormSets::Kind::kBatch: return c;
-    case NormSets::Kind::kGroup: return n * groups + c / (dims.c / groups);
-    default: return n * dims.c + c;
+    case NormSets::Kind::kBatch:
+      return c;
+    case NormSets::Kind::kGroup:
+      return n * groups + c / (dims.c / groups);
+    default:
+      return n * dims.c + c;
   }
 }
 
@@ -38,8 +42,8 @@ double element(const Memory& memory, const Bases& bases, int64_t i) {
 
 }  // namespace
 
-void norm_factors(const Step& step, const Bases& bases, const double* stats, int64_t stats_ld, int64_t n, int64_t c0,
-                  int64_t channels, const Dims& dims, float* center, float* scale, float* shift) {
+void norm_factors(const Step& step, const Bases& bases, const double* stats, int64_t stats_ld, int64_t n,
+                  int64_t c0, int64_t channels, const Dims& dims, float* center, float* scale, float* shift) {
   const int64_t sets = step.sets == NormSets::Kind::kBatch   ? dims.c
                        : step.sets == NormSets::Kind::kGroup ? dims.n * step.groups
                                                              : dims.n * dims.c;
@@ -60,12 +64,13 @@ void norm_factors(const Step& step, const Bases& bases, const double* stats, int
     scale[c] = static_cast<float>(factor);
     // What rounding the mean left over goes into the shift. An infinite mean leaves NaN, as it should.
     const double rest = near - mean == 0 ? 0 : (near - mean) * factor;
-    shift[c] = static_cast<float>(rest + (step.bias.exists() ? element(step.bias, bases, step.bias.dims.c == 1 ? 0 : c0 + c) : 0));
+    shift[c] = static_cast<float>(
+        rest + (step.bias.exists() ? element(step.bias, bases, step.bias.dims.c == 1 ? 0 : c0 + c) : 0));
   }
 }
 
-void softmax_factors(const Step& step, const Bases& bases, int64_t n, int64_t c0, int64_t channels, const Dims& dims,
-                     float* top, float* scale) {
+void softmax_factors(const Step& step, const Bases& bases, int64_t n, int64_t c0, int64_t channels,
+                     const Dims& dims, float* top, float* scale) {
   for (int64_t c = 0; c < channels; ++c) {
     const int64_t s = n * dims.c + c0 + c;
     top[c] = static_cast<float>(element(step.memory, bases, s));
@@ -73,8 +78,8 @@ void softmax_factors(const Step& step, const Bases& bases, int64_t n, int64_t c0
   }
 }
 
-void norm_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, bool rms, double eps, float* scratch,
-                  float* out) {
+void norm_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, bool rms, double eps,
+                  float* scratch, float* out) {
   const int64_t n = padded(cols);
   double* mean = reinterpret_cast<double*>(scratch);
   double* m2 = mean + n;
@@ -99,9 +104,12 @@ void norm_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, bool r
 
 int64_t finish_sets(const Reduction& reduction, const Dims& dims) {
   switch (reduction.sets) {
-    case NormSets::Kind::kBatch: return dims.c;
-    case NormSets::Kind::kGroup: return dims.n * reduction.groups;
-    default: return dims.n * dims.c;
+    case NormSets::Kind::kBatch:
+      return dims.c;
+    case NormSets::Kind::kGroup:
+      return dims.n * reduction.groups;
+    default:
+      return dims.n * dims.c;
   }
 }
 
@@ -118,7 +126,8 @@ void finish_set(const Reduction& reduction, const Dims& dims, int64_t s, const d
     for (int64_t n = n0; n < n1; ++n) {
       for (int64_t c = c0; c < c1; ++c) {
         for (size_t i = 0; i < counts.size(); ++i) {
-          const double* share = shares + (n * static_cast<int64_t>(counts.size()) + static_cast<int64_t>(i)) * dims.c * 2;
+          const double* share =
+              shares + (n * static_cast<int64_t>(counts.size()) + static_cast<int64_t>(i)) * dims.c * 2;
           if (counts[i] > 0) f(static_cast<double>(counts[i]), share[c], share[dims.c + c]);
         }
       }
@@ -150,10 +159,14 @@ void finish_set(const Reduction& reduction, const Dims& dims, int64_t s, const d
       each([&](double count, double v, double) {
         const bool first = total == 0;
         total += count;
-        if (first) acc = v;
-        else if (reduction.fold == Fold::kSum || reduction.fold == Fold::kMean) acc += v;
-        else if (std::isnan(v) || std::isnan(acc)) acc = v + acc;
-        else acc = reduction.fold == Fold::kMax ? std::max(acc, v) : std::min(acc, v);
+        if (first)
+          acc = v;
+        else if (reduction.fold == Fold::kSum || reduction.fold == Fold::kMean)
+          acc += v;
+        else if (std::isnan(v) || std::isnan(acc))
+          acc = v + acc;
+        else
+          acc = reduction.fold == Fold::kMax ? std::max(acc, v) : std::min(acc, v);
       });
       store_element(result, type, s, reduction.fold == Fold::kMean ? acc / total : acc);
       return;

@@ -13,7 +13,7 @@
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kChunkFloats = 4096;            // of one buffer that a run of row-local steps goes through at once
+constexpr int64_t kChunkFloats = 4096;  // of one buffer that a run of row-local steps goes through at once
 constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread
 
 // One tile: a box of level 0 of sample n (channels last), or channels and positions of it (channels first).
@@ -21,7 +21,8 @@ struct Tile {
   int64_t n = 0, index = 0;  // index: over all samples
   Box box;
   int64_t c0 = 0, channels = 1, first = 0, positions = 1;
-  bool leads = false;  // the first tile of its sample (and channels): it stores what does not vary along space
+  bool leads =
+      false;  // the first tile of its sample (and channels): it stores what does not vary along space
 };
 
 class TileLaunch final : public Launch {
@@ -32,7 +33,8 @@ class TileLaunch final : public Launch {
     for (size_t i = 0; i < p_.steps.size();) {
       size_t j = i + 1;
       if (chunked(p_.steps[i])) {
-        while (j < p_.steps.size() && chunked(p_.steps[j]) && level_of(p_.steps[j]) == level_of(p_.steps[i])) ++j;
+        while (j < p_.steps.size() && chunked(p_.steps[j]) && level_of(p_.steps[j]) == level_of(p_.steps[i]))
+          ++j;
       }
       segments_.push_back({i, j});
       i = j;
@@ -52,9 +54,11 @@ class TileLaunch final : public Launch {
   std::string describe() const override {
     std::string s = p_.text;
     if (last()) {
-      s += fmt::format("; tiles of {}x{}x{} positions, {} KiB a thread", tile_[0], tile_[1], tile_[2], thread_bytes_ >> 10);
+      s += fmt::format("; tiles of {}x{}x{} positions, {} KiB a thread", tile_[0], tile_[1], tile_[2],
+                       thread_bytes_ >> 10);
     } else {
-      s += fmt::format("; tiles of {} channels x {} positions, {} KiB a thread", channels_, columns_, thread_bytes_ >> 10);
+      s += fmt::format("; tiles of {} channels x {} positions, {} KiB a thread", channels_, columns_,
+                       thread_bytes_ >> 10);
     }
     if (p_.conv) s += "; " + p_.conv->kernel->describe();
     return s;
@@ -72,7 +76,8 @@ class TileLaunch final : public Launch {
         sweep_conv(bases, partials, laid, mine, threads, me, team);
       } else {
         const int64_t tiles = p_.dims.n * per_sample_;
-        for (int64_t t = tiles * me / team; t < tiles * (me + 1) / team; ++t) run_tile(bases, tile(t), partials, mine);
+        for (int64_t t = tiles * me / team; t < tiles * (me + 1) / team; ++t)
+          run_tile(bases, tile(t), partials, mine);
       }
       flush_stream();
 #pragma omp barrier
@@ -88,7 +93,8 @@ class TileLaunch final : public Launch {
   bool last() const { return p_.layout == Layout::kChannelsLast; }
   const Slot& slot(int s) const { return p_.slots[static_cast<size_t>(s)]; }
   bool chunked(const Step& step) const {
-    return step.row_local(p_.layout) && (slot(step.out).kind == Kind::kFull || slot(step.out).kind == Kind::kLine);
+    return step.row_local(p_.layout) &&
+           (slot(step.out).kind == Kind::kFull || slot(step.out).kind == Kind::kLine);
   }
   int level_of(const Step& step) const { return slot(step.out).level; }
 
@@ -97,11 +103,15 @@ class TileLaunch final : public Launch {
   int64_t buffer_floats(size_t b, const Extents& tile, int64_t channels, int64_t columns) const {
     const int64_t vector = last() ? p_.ld_channels : padded(channels);
     switch (p_.buffer_kind[b]) {
-      case Kind::kScalar: return kLane;
-      case Kind::kVector: return vector;
-      case Kind::kStats: return 4 * padded(p_.dims.c);
+      case Kind::kScalar:
+        return kLane;
+      case Kind::kVector:
+        return vector;
+      case Kind::kStats:
+        return 4 * padded(p_.dims.c);
       case Kind::kFull:
-      case Kind::kLine: break;
+      case Kind::kLine:
+        break;
     }
     if (!last()) return (p_.buffer_kind[b] == Kind::kFull ? channels : 1) * padded(columns);
     const Level& level = p_.levels[static_cast<size_t>(p_.buffer_level[b])];
@@ -118,8 +128,8 @@ class TileLaunch final : public Launch {
     return n;
   }
 
-  // The largest tile whose buffers fill three fifths of the cache; the rest is for weights, input and lines in
-  // flight. Width grows first, then height, then depth: rows of the output are then whole.
+  // The largest tile whose buffers fill three fifths of the cache; the rest is for weights, input and lines
+  // in flight. Width grows first, then height, then depth: rows of the output are then whole.
   void cut(int64_t cache) {
     const int64_t budget = cache * 3 / 5 / 4;
     const Extents full = p_.levels[0].extent;
@@ -143,7 +153,8 @@ class TileLaunch final : public Launch {
       // As many tiles as before, of more even extents.
       for (size_t a = 0; a < 3; ++a) {
         grid_[a] = (full[a] + tile_[a] - 1) / tile_[a];
-        if (tile_[a] < full[a]) tile_[a] = std::min(tile_[a], round_up((full[a] + grid_[a] - 1) / grid_[a], unit[a]));
+        if (tile_[a] < full[a])
+          tile_[a] = std::min(tile_[a], round_up((full[a] + grid_[a] - 1) / grid_[a], unit[a]));
         grid_[a] = (full[a] + tile_[a] - 1) / tile_[a];
       }
       per_sample_ = grid_[0] * grid_[1] * grid_[2];
@@ -153,8 +164,9 @@ class TileLaunch final : public Launch {
     channels_ = p_.channel_multiple;
     columns_ = voxels;
     if (!p_.local_space && total_floats({}, channels_, columns_) > budget) {
-      columns_ = std::max<int64_t>(kLane, std::min(voxels, budget / std::max<int64_t>(1, total_floats({}, channels_, kLane) / kLane)) /
-                                              kLane * kLane);
+      columns_ = std::max<int64_t>(
+          kLane, std::min(voxels, budget / std::max<int64_t>(1, total_floats({}, channels_, kLane) / kLane)) /
+                     kLane * kLane);
     }
     while (channels_ + p_.channel_multiple <= p_.dims.c && columns_ == voxels &&
            total_floats({}, channels_ + p_.channel_multiple, columns_) <= budget / 4) {
@@ -176,7 +188,8 @@ class TileLaunch final : public Launch {
     columns_scratch_ = floats;
     floats += 8 * padded(p_.dims.c) + 4 * kLane;
     conv_scratch_ = round_up(floats * 4, 64);
-    thread_bytes_ = round_up(conv_scratch_ + (p_.conv ? static_cast<int64_t>(p_.conv->kernel->scratch_bytes()) : 0), 4096);
+    thread_bytes_ = round_up(
+        conv_scratch_ + (p_.conv ? static_cast<int64_t>(p_.conv->kernel->scratch_bytes()) : 0), 4096);
   }
 
   Box box_at(const Tile& t, int level) const {
@@ -185,7 +198,8 @@ class TileLaunch final : public Launch {
     for (size_t a = 0; a < 3; ++a) {
       const int64_t end = t.box.lo[a] + t.box.extent[a];
       box.lo[a] = t.box.lo[a] / l.stride[a];
-      const int64_t hi = end == p_.levels[0].extent[a] ? l.extent[a] : std::min(l.extent[a], end / l.stride[a]);
+      const int64_t hi =
+          end == p_.levels[0].extent[a] ? l.extent[a] : std::min(l.extent[a], end / l.stride[a]);
       box.extent[a] = std::max<int64_t>(0, hi - box.lo[a]);
     }
     return box;
@@ -245,14 +259,16 @@ class TileLaunch final : public Launch {
       w.rows = (w.rows + 1) / 2;
       w.input = rows_input(0, w.rows);
     }
-    if (w.rows == grid_[outer_axis()]) w.samples = std::clamp<int64_t>(limit / laid_size(w.input), 1, p_.dims.n);
+    if (w.rows == grid_[outer_axis()])
+      w.samples = std::clamp<int64_t>(limit / laid_size(w.input), 1, p_.dims.n);
     return w;
   }
   int64_t laid_bytes(int threads) const {
     if (!p_.conv) return 0;
     const Wave w = wave(threads);
     int64_t largest = 0;
-    for (int64_t r = 0; r < grid_[outer_axis()]; r += w.rows) largest = std::max(largest, laid_size(rows_input(r, w.rows)));
+    for (int64_t r = 0; r < grid_[outer_axis()]; r += w.rows)
+      largest = std::max(largest, laid_size(rows_input(r, w.rows)));
     return round_up(w.samples * largest, 4096);
   }
 
@@ -297,7 +313,7 @@ class TileLaunch final : public Launch {
     for (const Segment& segment : segments_) {
       const Step& first = p_.steps[segment.begin];
       if (chunked(first)) {
-        last() ? run_rows(segment, t, mine) : run_columns(segment, t, mine);
+        last() ? run_rows(segment, t, mine) : run_columns(bases, segment, t, mine);
       } else {
         run_step(bases, first, t, partials, mine);
       }
@@ -317,10 +333,14 @@ class TileLaunch final : public Launch {
           if (id < 0) return {&s.a, 0, 0};
           const float* p = buffer(mine, id);
           switch (slot(id).kind) {
-            case Kind::kFull: return {p + r * ld, ld, 1};
-            case Kind::kLine: return line ? View{p + r, 0, 1} : View{p + r, 1, 0};
-            case Kind::kVector: return {p, 0, 1};
-            default: return {p, 0, 0};
+            case Kind::kFull:
+              return {p + r * ld, ld, 1};
+            case Kind::kLine:
+              return line ? View{p + r, 0, 1} : View{p + r, 1, 0};
+            case Kind::kVector:
+              return {p, 0, 1};
+            default:
+              return {p, 0, 0};
           }
         };
         float* out = buffer(mine, s.out) + (line ? r : r * ld);
@@ -332,18 +352,27 @@ class TileLaunch final : public Launch {
           case Step::What::kAffine:
             affine(view(s.x), view(s.y), view(s.z), view(s.w), out, ld, n, ld);
             break;
-          case Step::What::kFoldChannels: fold_rows(s.fold, x, ld, n, p_.dims.c, out); break;
-          case Step::What::kSoftmaxRows: softmax_rows(x, ld, n, p_.dims.c, out); break;
-          case Step::What::kRmsNorm: rms_norm_rows(x, ld, n, p_.dims.c, s.eps, out); break;
-          case Step::What::kLayerNorm: layer_norm_rows(x, ld, n, p_.dims.c, s.eps, out); break;
-          default: break;
+          case Step::What::kFoldChannels:
+            fold_rows(s.fold, x, ld, n, p_.dims.c, out);
+            break;
+          case Step::What::kSoftmaxRows:
+            softmax_rows(x, ld, n, p_.dims.c, out);
+            break;
+          case Step::What::kRmsNorm:
+            rms_norm_rows(x, ld, n, p_.dims.c, s.eps, out);
+            break;
+          case Step::What::kLayerNorm:
+            layer_norm_rows(x, ld, n, p_.dims.c, s.eps, out);
+            break;
+          default:
+            break;
         }
       }
     }
   }
 
   // Channels first: a piece of one row at a time.
-  void run_columns(const Segment& segment, const Tile& t, char* mine) const {
+  void run_columns(const Bases& bases, const Segment& segment, const Tile& t, char* mine) const {
     const int64_t ld = padded(t.positions);
     for (int64_t r = 0; r < t.channels; ++r) {
       for (int64_t c = 0; c < t.positions; c += kChunkFloats) {
@@ -353,12 +382,21 @@ class TileLaunch final : public Launch {
           if (slot(s.out).kind == Kind::kLine && r > 0) continue;
           auto view = [&](int id) -> View {
             if (id < 0) return {&s.a, 0, 0};
+            if (const Memory& lent = slot(id).lent; lent.exists()) {
+              const int64_t row = t.n * p_.dims.c + t.c0 + r;
+              return {reinterpret_cast<const float*>(lent.read(bases)) + row * p_.dims.voxels() + t.first + c,
+                      0, 1};
+            }
             const float* p = buffer(mine, id);
             switch (slot(id).kind) {
-              case Kind::kFull: return {p + r * ld + c, 0, 1};
-              case Kind::kLine: return {p + c, 0, 1};
-              case Kind::kVector: return {p + r, 0, 0};
-              default: return {p, 0, 0};
+              case Kind::kFull:
+                return {p + r * ld + c, 0, 1};
+              case Kind::kLine:
+                return {p + c, 0, 1};
+              case Kind::kVector:
+                return {p + r, 0, 0};
+              default:
+                return {p, 0, 0};
             }
           };
           float* out = buffer(mine, s.out) + (slot(s.out).kind == Kind::kLine ? c : r * ld + c);
@@ -379,8 +417,10 @@ class TileLaunch final : public Launch {
     const float* x = s.x >= 0 ? buffer(mine, s.x) : nullptr;
     const int64_t ld = last() ? p_.ld_channels : padded(t.positions);
     switch (s.what) {
-      case What::kLoad: return load(bases, s, t, mine, stage);
-      case What::kStore: return store(bases, s, t, mine, stage);
+      case What::kLoad:
+        return load(bases, s, t, mine, stage);
+      case What::kStore:
+        return store(bases, s, t, mine, stage);
       case What::kPointwise: {  // of vectors and scalars
         auto view = [&](int id) -> View {
           if (id < 0) return {&s.a, 0, 0};
@@ -391,24 +431,31 @@ class TileLaunch final : public Launch {
       }
       case What::kPool: {
         const Extents in = box_at(t, slot(s.x).level).extent, extent = box_at(t, slot(s.out).level).extent;
-        return pool_tile(s.pooling, x, in, ld, s.window, s.stride, s.y >= 0 ? buffer(mine, s.y) : nullptr, out, extent);
+        return pool_tile(s.pooling, x, in, ld, s.window, s.stride, s.y >= 0 ? buffer(mine, s.y) : nullptr,
+                         out, extent);
       }
-      case What::kSoftmaxRows: return softmax_rows(x, ld, t.channels, t.positions, out);
-      case What::kFoldSpace: return fold_rows(s.fold, x, ld, t.channels, t.positions, out);
-      case What::kNormLast: return norm_last(s, t, mine);
+      case What::kSoftmaxRows:
+        return softmax_rows(x, ld, t.channels, t.positions, out);
+      case What::kFoldSpace:
+        return fold_rows(s.fold, x, ld, t.channels, t.positions, out);
+      case What::kNormLast:
+        return norm_last(s, t, mine);
       case What::kMoments: {
         double* mean = reinterpret_cast<double*>(out);
         return local_moments(s, x, ld, t.channels, t.positions, mean, mean + padded(p_.dims.c));
       }
       case What::kFactors: {
         const double* stats = s.x >= 0 ? reinterpret_cast<const double*>(x) : nullptr;
-        return norm_factors(s, bases, stats, padded(p_.dims.c), t.n, t.c0, t.channels, p_.dims, buffer(mine, s.y),
-                            buffer(mine, s.z), buffer(mine, s.w));
+        return norm_factors(s, bases, stats, padded(p_.dims.c), t.n, t.c0, t.channels, p_.dims,
+                            buffer(mine, s.y), buffer(mine, s.z), buffer(mine, s.w));
       }
       case What::kExpFactors:
-        return softmax_factors(s, bases, t.n, t.c0, t.channels, p_.dims, buffer(mine, s.y), buffer(mine, s.z));
-      case What::kPartial: return partial(s, t, x, ld, partials, mine);
-      default: return;
+        return softmax_factors(s, bases, t.n, t.c0, t.channels, p_.dims, buffer(mine, s.y),
+                               buffer(mine, s.z));
+      case What::kPartial:
+        return partial(s, t, x, ld, partials, mine);
+      default:
+        return;
     }
   }
 
@@ -441,7 +488,8 @@ class TileLaunch final : public Launch {
     const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
     if (last()) {
       const Region region{t.n, 0, channels, box_at(t, from.level)};
-      return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, data, s.stream, stage);
+      return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, data,
+                             s.stream, stage);
     }
     if (from.kind == Kind::kLine && t.c0 > 0) return;
     const Region region{t.n, t.c0, channels, {}};
@@ -462,7 +510,8 @@ class TileLaunch final : public Launch {
     }
     const int64_t ld = padded(t.positions), runs = t.positions / s.trailing;
     for (int64_t c = 0; c < t.channels; ++c) {
-      (s.rms ? rms_norm_rows : layer_norm_rows)(x + c * ld, s.trailing, runs, s.trailing, s.eps, out + c * ld);
+      (s.rms ? rms_norm_rows : layer_norm_rows)(x + c * ld, s.trailing, runs, s.trailing, s.eps,
+                                                out + c * ld);
     }
   }
 
@@ -486,9 +535,12 @@ class TileLaunch final : public Launch {
     const int64_t rows = box_at(t, reduction.level).count();
     if (rows == 0) return;
     switch (reduction.what) {
-      case Reduction::What::kMoments: return moments_columns(x, ld, rows, p_.dims.c, a, b, scratch);
-      case Reduction::What::kExpSum: return exp_sum_columns(x, ld, rows, p_.dims.c, a, b, scratch);
-      case Reduction::What::kFold: return fold_columns(reduction.fold, x, ld, rows, p_.dims.c, a, scratch);
+      case Reduction::What::kMoments:
+        return moments_columns(x, ld, rows, p_.dims.c, a, b, scratch);
+      case Reduction::What::kExpSum:
+        return exp_sum_columns(x, ld, rows, p_.dims.c, a, b, scratch);
+      case Reduction::What::kFold:
+        return fold_columns(reduction.fold, x, ld, rows, p_.dims.c, a, scratch);
     }
   }
 

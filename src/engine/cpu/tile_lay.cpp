@@ -23,17 +23,19 @@ float pick(Pooling pooling, float a, float b) {
 }
 
 // Windows [w, w + n) of channel c: rows are combined first, then the elements of each window.
-void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, int64_t d, int64_t h, int64_t w,
-                int64_t count, float* acc, float* line, float* out) {
+void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, int64_t d, int64_t h,
+                int64_t w, int64_t count, float* acc, float* line, float* out) {
   const Dims& dims = conv.input.dims;
   const int64_t length = span(conv, count);
   for (int64_t i = 0; i < conv.window[0]; ++i) {
     for (int64_t j = 0; j < conv.window[1]; ++j) {
-      const int64_t row = ((n * dims.c + c) * dims.space[0] + d * conv.stride[0] + i) * dims.space[1] + h * conv.stride[1] + j;
+      const int64_t row = ((n * dims.c + c) * dims.space[0] + d * conv.stride[0] + i) * dims.space[1] +
+                          h * conv.stride[1] + j;
       const char* src = data + (row * dims.space[2] + w * conv.stride[2]) * size_of(conv.input.type);
       const bool first = i == 0 && j == 0;
-      expand(src, conv.input.type, length, first ? acc : line);
-      if (!first) combine(conv.pooling, line, acc, length);
+      const bool direct = conv.input.type == Dtype::kF32 && length % kLane == 0 && !first;
+      if (!direct) expand(src, conv.input.type, length, first ? acc : line);
+      if (!first) combine(conv.pooling, direct ? reinterpret_cast<const float*>(src) : line, acc, length);
     }
   }
   for (int64_t k = 0; k < count; ++k) {
@@ -43,13 +45,14 @@ void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, i
     out[k] = v;
   }
   if (conv.pooling == Pooling::kAvg) {
-    const float scale = static_cast<float>(1.0 / static_cast<double>(conv.window[0] * conv.window[1] * conv.window[2]));
+    const float scale =
+        static_cast<float>(1.0 / static_cast<double>(conv.window[0] * conv.window[1] * conv.window[2]));
     for (int64_t k = 0; k < count; ++k) out[k] *= scale;
   }
 }
 
-void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_t c, int64_t channels, int64_t width,
-                    float* stage) {
+void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_t c, int64_t channels,
+                    int64_t width, float* stage) {
   alignas(64) float operand[kLane];
   for (const ConvStage::Point& p : conv.points) {
     const View x{stage, kStageWidth, 1};
@@ -68,14 +71,15 @@ int64_t lay_scratch_floats(const ConvStage& conv) {
   return kStageFloats * 2 + 2 * (padded(span(conv, kStageWidth)) + kLane);
 }
 
-void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h, char* dst,
-             float* scratch) {
+void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
+             char* dst, float* scratch) {
   const bool bf16 = conv.kernel->input_type() == Dtype::kBF16;
   const int64_t ld = conv.kernel->channels_in(), size = bf16 ? 2 : 4, width = box.extent[2];
   const int64_t at_d = box.lo[0] + d, at_h = box.lo[1] + h;
   const int64_t from = std::clamp<int64_t>(-box.lo[2], 0, width);
   const int64_t to = std::clamp<int64_t>(conv.in.space[2] - box.lo[2], from, width);
-  const bool outside = at_d < 0 || at_d >= conv.in.space[0] || at_h < 0 || at_h >= conv.in.space[1] || from == to;
+  const bool outside =
+      at_d < 0 || at_d >= conv.in.space[0] || at_h < 0 || at_h >= conv.in.space[1] || from == to;
   if (outside || ld != conv.in.c) {
     std::memset(dst, 0, static_cast<size_t>(width * ld * size));
     if (outside) return;
@@ -92,12 +96,20 @@ void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t 
     const int64_t channels = std::min(kLane, conv.in.c - c);
     for (int64_t w = from; w < to; w += kStageWidth) {
       const int64_t count = std::min(kStageWidth, to - w), at_w = box.lo[2] + w;
+      if (conv.input.type == Dtype::kF32 && !conv.pool && conv.points.empty() && !bf16) {
+        const int64_t at =
+            (((n * dims.c + c) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
+        transpose(reinterpret_cast<const float*>(data) + at, dims.voxels(), channels, count,
+                  reinterpret_cast<float*>(dst) + w * ld + c, ld);
+        continue;
+      }
       for (int64_t k = 0; k < channels; ++k) {
         float* row = stage + k * kStageWidth;
         if (conv.pool) {
           pooled_row(conv, data, n, c + k, at_d, at_h, at_w, count, acc, line, row);
         } else {
-          const int64_t at = (((n * dims.c + c + k) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
+          const int64_t at =
+              (((n * dims.c + c + k) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
           expand(data + at * size_of(conv.input.type), conv.input.type, count, row);
         }
       }

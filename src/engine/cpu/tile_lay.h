@@ -7,7 +7,7 @@ namespace upweave::cpu {
 
 int64_t lay_scratch_floats(const ConvStage& conv);
 // Row (d, h) of `box`, all its width, of sample n: dst[w*ld + channel], of the kernel's input type.
-void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h, char* dst,
-             float* scratch);
+void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
+             char* dst, float* scratch);
 
 }  // namespace upweave::cpu

@@ -8,7 +8,8 @@ namespace {
 // Offset of position (d, h, 0) of one channel, 0 along axes that are broadcast.
 int64_t row_offset(const Dims& dims, int64_t n, int64_t c, int64_t d, int64_t h) {
   const int64_t row = (dims.n == 1 ? 0 : n) * dims.c + (dims.c == 1 ? 0 : c);
-  return ((row * dims.space[0] + (dims.space[0] == 1 ? 0 : d)) * dims.space[1] + (dims.space[1] == 1 ? 0 : h)) *
+  return ((row * dims.space[0] + (dims.space[0] == 1 ? 0 : d)) * dims.space[1] +
+          (dims.space[1] == 1 ? 0 : h)) *
          dims.space[2];
 }
 
@@ -26,7 +27,8 @@ void load_positions(const Memory& from, const char* data, const Region& region, 
         for (int64_t w = 0; w < width; w += kStageWidth) {
           const int64_t n = std::min(kStageWidth, width - w);
           for (int64_t k = 0; k < channels; ++k) {
-            const int64_t at = row_offset(from.dims, region.n, region.c0 + c + k, region.box.lo[0] + d, region.box.lo[1] + h);
+            const int64_t at = row_offset(from.dims, region.n, region.c0 + c + k, region.box.lo[0] + d,
+                                          region.box.lo[1] + h);
             float* line = ld == 1 ? row + w : stage + k * kStageWidth;
             if (broadcast) {
               std::fill(line, line + n, static_cast<float>(load_element(data, from.type, at)));
@@ -41,8 +43,8 @@ void load_positions(const Memory& from, const char* data, const Region& region, 
   }
 }
 
-void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data, bool stream,
-                     float* stage) {
+void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data,
+                     bool stream, float* stage) {
   const int64_t size = size_of(to.type);
   // Rows, then planes, that follow each other in memory are one run.
   Extents run = region.box.extent;
@@ -69,8 +71,8 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
   }
 }
 
-void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent, int64_t first,
-                   int64_t positions, float* dst, int64_t ld) {
+void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent,
+                   int64_t first, int64_t positions, float* dst, int64_t ld) {
   const int64_t size = size_of(from.type);
   for (int64_t c = 0; c < region.channels; ++c, dst += ld) {
     if (from.dims.space == extent) {
@@ -81,7 +83,8 @@ void load_channels(const Memory& from, const char* data, const Region& region, c
     for (int64_t p = 0; p < positions; ++p) {
       const int64_t w = (first + p) % extent[2], h = (first + p) / extent[2] % extent[1],
                     d = (first + p) / (extent[2] * extent[1]);
-      const int64_t at = row_offset(from.dims, region.n, region.c0 + c, d, h) + (from.dims.space[2] == 1 ? 0 : w);
+      const int64_t at =
+          row_offset(from.dims, region.n, region.c0 + c, d, h) + (from.dims.space[2] == 1 ? 0 : w);
       dst[p] = static_cast<float>(load_element(data, from.type, at));
     }
   }

@@ -15,14 +15,15 @@ struct Region {
 };
 
 // Channels last: dst[position*ld + channel]. `stage` holds kStageFloats.
-void load_positions(const Memory& from, const char* data, const Region& region, float* dst, int64_t ld, float* stage);
-void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data, bool stream,
-                     float* stage);
+void load_positions(const Memory& from, const char* data, const Region& region, float* dst, int64_t ld,
+                    float* stage);
+void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data,
+                     bool stream, float* stage);
 
-// Channels first: positions [first, first + count) of each channel, dst[channel*ld + position]; `extent` is what
-// the positions are numbered in.
-void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent, int64_t first,
-                   int64_t positions, float* dst, int64_t ld);
+// Channels first: positions [first, first + count) of each channel, dst[channel*ld + position]; `extent` is
+// what the positions are numbered in.
+void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent,
+                   int64_t first, int64_t positions, float* dst, int64_t ld);
 void store_channels(const float* src, int64_t ld, const Region& region, int64_t first, int64_t positions,
                     const Memory& to, char* data, bool stream);
 

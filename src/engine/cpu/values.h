@@ -54,11 +54,16 @@ struct Memory {
   bool exists() const { return where != Where::kNowhere; }
   const char* read(const Bases& b) const {
     switch (where) {
-      case Where::kInput: return b.input;
-      case Where::kOutput: return b.output;
-      case Where::kWorkspace: return b.workspace + offset;
-      case Where::kPacked: return b.packed + offset;
-      case Where::kNowhere: break;
+      case Where::kInput:
+        return b.input;
+      case Where::kOutput:
+        return b.output;
+      case Where::kWorkspace:
+        return b.workspace + offset;
+      case Where::kPacked:
+        return b.packed + offset;
+      case Where::kNowhere:
+        break;
     }
     return nullptr;
   }

@@ -116,6 +116,8 @@ TEST(Settings, MistakesAreNamed) {
   EXPECT_SAYS(Pipeline::named("no-such-thing"), "no-such-thing");
   EXPECT_SAYS(Pipeline::parse("conv_transpose k s$stride"), "stride");
   EXPECT_SAYS(Pipeline::parse("relu", {{"stride", "2"}}), "'stride'");
+  EXPECT_SAYS(Pipeline::parse("conv_transpose k s$stride", {{"strid", "2"}}),
+              "'strid' is none of the pipeline's: stride");
 }
 
 TEST(Catalog, HasTheFiveAndThirtyChains) {

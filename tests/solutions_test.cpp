@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include "api/plan_impl.h"
 #include "base/dtype.h"
@@ -71,6 +73,35 @@ TEST_P(Five, FunctionsAgreeWithTheReference) {
     ASSERT_EQ(f.call(function, c.pointers, c.output.data(), f.size_values, f.real_values), UPWEAVE_OK);
     EXPECT_EQ(c.output, first);
   }
+}
+
+TEST_P(Five, ThreadsMayCallThemAtOnce) {  // with more sizes than the cache keeps
+  const Function& f = GetParam();
+  const Case c(f, Dtype::kF32);
+  const size_t elements = c.output.size() + (1 << 16);
+  const auto call = [&](size_t extra, std::vector<std::byte>& output) {
+    std::vector<size_t> sizes = f.size_values;
+    f.size(sizes, "batch_size") = 1 + extra % 2;
+    f.size(sizes, "padding_w") = 0;
+    f.size(sizes, "stride_h") += extra / 2;
+    output.assign(elements, std::byte{0xff});
+    return f.call(f.f32, c.pointers, output.data(), sizes, f.real_values);
+  };
+  std::vector<std::vector<std::byte>> want(12);
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(call(i, want[i]), UPWEAVE_OK) << upweave_last_error();
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<std::byte> output;
+      for (size_t i = 0; i < 36; ++i) {
+        const size_t which = (i * (t + 1) + t) % want.size();
+        if (call(which, output) != UPWEAVE_OK || output != want[which]) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST_P(Five, SolutionsAgreeWithTheReference) {

@@ -20,11 +20,11 @@ Pipeline parse_with(std::string_view text, const Settings& settings) {
 
 Pipeline Pipeline::parse(std::string_view text, const Settings& settings) {
   return with_memory("parse", [&] {
-    Settings known;  // every $name of the text: anything else that is given is a mistake
-    for (const auto& name : setting_names(text)) {
-      if (const auto it = settings.find(name); it != settings.end()) known[name] = it->second;
-    }
-    return parse_with(text, merge_settings(known, settings, 3));
+    Settings known;  // every $name of the text; one that is not given is the parser's to complain about
+    for (const auto& name : setting_names(text)) known[name] = "";
+    Settings merged = merge_settings(known, settings, 0);
+    std::erase_if(merged, [](const auto& setting) { return setting.second.empty(); });
+    return parse_with(text, merged);
   });
 }
 

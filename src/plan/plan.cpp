@@ -85,6 +85,18 @@ class Planner {
 
   bool from_memory(Id id) const { return weights_[id] || memory_[id]; }
 
+  // Nodes that are not known yet, and those from which one is reached without meeting memory: a convolution
+  // that only led to values that are stored by now must not take another's place in a sweep.
+  std::vector<bool> leads_on() const {
+    std::vector<bool> result(graph_.nodes.size(), false);
+    for (Id id = graph_.size(); id-- > 1;) {
+      result[id] = !known_[id] || std::ranges::any_of(readers_[id], [&](Id reader) {
+        return reader != kNone && result[reader] && !from_memory(reader);
+      });
+    }
+    return result;
+  }
+
   // All that one sweep can compute from what is in memory: nodes whose operands are there or come first in
   // the sweep.
   std::vector<Id> reachable(bool slab) const {

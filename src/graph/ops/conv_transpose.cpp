@@ -1,6 +1,7 @@
 #include "graph/ops/conv_transpose.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "base/checked.h"
 
@@ -209,6 +210,20 @@ void spread_over_tiles(std::vector<double>& v, const Shape& shape, const Shape& 
   }
 }
 
+// Products that meet in one output: of each group's input channels and, per axis, of the taps of one residue,
+// which are stride / gcd(stride, dilation) apart.
+double terms_per_output(const Node& node, const Shape& kernel) {
+  const size_t spatial = kernel.size() - 2;
+  const Shape stride = per_axis(node, "stride", spatial, 1),
+              dilation = per_axis(node, "dilation", spatial, 1);
+  double terms = static_cast<double>(kernel[0] / groups_of(node));
+  for (size_t a = 0; a < spatial; ++a) {
+    const int64_t apart = stride[a] / std::gcd(stride[a], dilation[a]);
+    terms *= static_cast<double>((kernel[a + 2] + apart - 1) / apart);
+  }
+  return terms;
+}
+
 void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
   auto absolute = [](const std::vector<double>& v) {
     std::vector<double> r(v.size());
@@ -238,8 +253,7 @@ void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
     conv_evaluate(node, operands, from_k);
   }
   if (!rounding.tile.empty()) spread_over_tiles(magnitude.data, out.shape, rounding.tile);
-  double terms = static_cast<double>(k.shape[0]);
-  for (size_t a = 2; a < k.shape.size(); ++a) terms *= static_cast<double>(k.shape[a]);
+  const double terms = terms_per_output(node, k.shape);
   const double growth = (4 + 2 * std::sqrt(terms)) * rounding.unit + 2 * (rounding.product - rounding.unit);
   const int64_t voxels = count(out.shape) / std::max<int64_t>(1, out.shape[0] * out.shape[1]);
   for (size_t i = 0; i < out.data.size(); ++i) {
@@ -330,14 +344,16 @@ int64_t taps_at(const ConvGeometry& g, size_t axis, int64_t o) {
   return n;
 }
 
+int64_t inputs_of_tap(const ConvGeometry& g, size_t axis, int64_t k) {
+  const int64_t shift = k * g.dilation[axis] - g.padding[axis], last = g.out[axis] - 1 - shift;
+  const int64_t lo = shift < 0 ? (-shift + g.stride[axis] - 1) / g.stride[axis] : 0;
+  const int64_t hi = last < 0 ? 0 : std::min(g.in[axis], last / g.stride[axis] + 1);
+  return std::max<int64_t>(0, hi - lo);
+}
+
 int64_t taps_total(const ConvGeometry& g, size_t axis) {
   int64_t n = 0;
-  for (int64_t k = 0; k < g.kernel[axis]; ++k) {
-    const int64_t shift = k * g.dilation[axis] - g.padding[axis], last = g.out[axis] - 1 - shift;
-    const int64_t lo = shift < 0 ? (-shift + g.stride[axis] - 1) / g.stride[axis] : 0;
-    const int64_t hi = last < 0 ? 0 : std::min(g.in[axis], last / g.stride[axis] + 1);
-    n += std::max<int64_t>(0, hi - lo);
-  }
+  for (int64_t k = 0; k < g.kernel[axis]; ++k) n += inputs_of_tap(g, axis, k);
   return n;
 }
 

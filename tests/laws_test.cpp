@@ -239,6 +239,11 @@ std::vector<Case> refusing_cases() {
       {"mean-without-conv", "conv_transpose kernel b | mean space", "", "the bias is apart"},
       {"mean-without-conv", "conv_transpose kernel | relu | mean space", "", "nothing nonlinear between"},
       {"mean-without-conv", "conv_transpose kernel | max space", "", "a mean"},
+      {"mean-without-conv",
+       "conv_transpose kernel p1x0 | mean space",
+       "",
+       "every tap reaches the output",
+       {{"input", {2, 4, 1, 7}}, {"kernel", {4, 6, 3, 3}}}},
 
       {"bounded-softmax", "clamp -5 5 | softmax space", "", "a range of at most 8"},
       {"bounded-softmax", "clamp -1 inf | softmax space", "", "bounded above"},

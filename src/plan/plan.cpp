@@ -100,18 +100,13 @@ class Planner {
   // All that one sweep can compute from what is in memory: nodes whose operands are there or come first in
   // the sweep.
   std::vector<Id> reachable(bool slab) const {
-    std::vector<bool> here(graph_.nodes.size(), false), convolved = here, open = here;
-    // What nobody waits for any more must not take the sweep's one convolution.
-    for (Id id = graph_.size() - 1; id > 0; --id) {
-      open[id] = !from_memory(id) && (!known_[id] || std::ranges::any_of(readers_[id], [&](Id reader) {
-        return reader != kNone && open[reader];
-      }));
-    }
+    std::vector<bool> here(graph_.nodes.size(), false), convolved = here;
+    const std::vector<bool> open = leads_on();
     std::vector<Id> result;
     bool has_conv = false;
     for (Id id = 1; id < graph_.size(); ++id) {
       const Node& node = graph_[id];
-      if (node.in.empty() || !open[id]) continue;
+      if (node.in.empty() || from_memory(id) || !open[id]) continue;
       const bool conv = is(node, "conv_transpose");
       bool possible = !(slab ? conv : needs_slab(node));
       for (const Id in : node.in) {

@@ -18,5 +18,7 @@ ConvGeometry conv_geometry(const Graph& graph, const Node& node);  // of a node 
 // How many (i, k) pairs reach output o along one axis, and how many reach all outputs.
 int64_t taps_at(const ConvGeometry& g, size_t axis, int64_t o);
 int64_t taps_total(const ConvGeometry& g, size_t axis);
+// How many inputs tap k carries into the output.
+int64_t inputs_of_tap(const ConvGeometry& g, size_t axis, int64_t k);
 
 }  // namespace upweave

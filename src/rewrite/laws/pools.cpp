@@ -147,14 +147,21 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
 }
 
 // The mean over space of a convolution is linear in x: each tap meets the sum of x over the box of inputs
-// that it carries into the output, so no output is ever computed. NaN and infinities of x come out as before;
-// an infinite tap made NaN of an x of 0 or of x of both signs, and now meets their sum.
+// that it carries into the output, so no output is ever computed. Each tap must reach the output, for a NaN
+// in one that does not was never seen. NaN and infinities of x come out as before; an infinite tap made NaN
+// of an x of 0 or of x of both signs, and now meets their sum.
 std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing) {
   const Node& mean = graph[id];
   if (!is(mean, "mean") || mean.attrs.word("axes") != "space") return std::nullopt;
   const Id cid = mean.in[0];
   const Node& conv = graph[cid];
   if (!is(conv, "conv_transpose") || conv.in[2] != kNone) return std::nullopt;
+  const ConvGeometry g = conv_geometry(graph, conv);
+  for (size_t a = 0; a < g.spatial; ++a) {
+    for (int64_t k = 0; k < g.kernel[a]; ++k) {
+      if (inputs_of_tap(g, a, k) == 0) return std::nullopt;
+    }
+  }
   Edit edit(graph);
   Attributes attrs = conv.attrs;
   attrs.set("out", Shape(conv.shape.begin() + 2, conv.shape.end()));

@@ -164,7 +164,36 @@ HWY_INLINE void Transpose4x4(const float* src, int64_t src_ld, float* dst, int64
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, hi01, hi23)), d, dst + 3 * dst_ld);
 }
 
-void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+// Pairs of rows, pairs of pairs, then blocks of four: 64 shuffles for 256 elements.
+HWY_INLINE void Transpose16x16(const float* src, int64_t src_ld, float* dst, int64_t dst_ld) {
+  __m512 a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(src + i * src_ld);
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {  // a[i + k]: column 4*block + k of rows i to i + 3, by block
+    for (int k = 0; k < 2; ++k) {
+      const __m512d lo = _mm512_castps_pd(b[i + k]), hi = _mm512_castps_pd(b[i + k + 2]);
+      a[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo, hi));
+      a[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo, hi));
+    }
+  }
+  for (int k = 0; k < 4; ++k) {
+    const __m512 lo01 = _mm512_shuffle_f32x4(a[k], a[k + 4], 0x44),
+                 hi01 = _mm512_shuffle_f32x4(a[k], a[k + 4], 0xee);
+    const __m512 lo23 = _mm512_shuffle_f32x4(a[k + 8], a[k + 12], 0x44),
+                 hi23 = _mm512_shuffle_f32x4(a[k + 8], a[k + 12], 0xee);
+    _mm512_storeu_ps(dst + k * dst_ld, _mm512_shuffle_f32x4(lo01, lo23, 0x88));
+    _mm512_storeu_ps(dst + (4 + k) * dst_ld, _mm512_shuffle_f32x4(lo01, lo23, 0xdd));
+    _mm512_storeu_ps(dst + (8 + k) * dst_ld, _mm512_shuffle_f32x4(hi01, hi23, 0x88));
+    _mm512_storeu_ps(dst + (12 + k) * dst_ld, _mm512_shuffle_f32x4(hi01, hi23, 0xdd));
+  }
+}
+#endif
+
+void TransposeBy4(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld) {
   const int64_t rows4 = rows / 4 * 4, cols4 = cols / 4 * 4;
   for (int64_t r = 0; r < rows4; r += 4) {
     for (int64_t c = 0; c < cols4; c += 4)
@@ -176,6 +205,20 @@ void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, flo
   for (int64_t r = rows4; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) dst[c * dst_ld + r] = src[r * src_ld + c];
   }
+}
+
+void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  const int64_t rows16 = rows / 16 * 16, cols16 = cols / 16 * 16;
+  for (int64_t r = 0; r < rows16; r += 16) {
+    for (int64_t c = 0; c < cols16; c += 16)
+      Transpose16x16(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
+  }
+  TransposeBy4(src + cols16, src_ld, rows16, cols - cols16, dst + cols16 * dst_ld, dst_ld);
+  TransposeBy4(src + rows16 * src_ld, src_ld, rows - rows16, cols, dst + rows16, dst_ld);
+#else
+  TransposeBy4(src, src_ld, rows, cols, dst, dst_ld);
+#endif
 }
 #endif
 

@@ -106,12 +106,29 @@ void SoftmaxRows(const float* x, int64_t ld, int64_t rows, int64_t cols, float* 
   }
 }
 
+// Sixteen rows at a time: their square roots and quotients share vectors.
 void RmsNormRows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out) {
-  for (int64_t r = 0; r < rows; ++r, x += ld, out += ld) {
-    const double squares = SumOf(x, cols, hn::Zero(DF()), [](VF v) HWY_ATTR { return hn::Mul(v, v); });
-    const VF scale = Splat(static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(cols) + eps)));
-    Along(x, 0, cols, hn::Zero(DF()),
-          [&](VF v, int64_t c) HWY_ATTR { hn::StoreU(hn::Mul(v, scale), DF(), out + c); });
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const VF share = Splat(static_cast<float>(1.0 / static_cast<double>(cols))),
+           small = Splat(static_cast<float>(eps));
+  HWY_ALIGN float scale[HWY_MAX(kLane, HWY_MAX_BYTES / 4)] = {};
+  for (int64_t r = 0; r < rows; r += kLane, x += kLane * ld, out += kLane * ld) {
+    const int64_t n = HWY_MIN(kLane, rows - r);
+    for (int64_t k = 0; k < n; ++k) {
+      const auto square = [](VF v) HWY_ATTR { return hn::Mul(v, v); };
+      scale[k] = static_cast<float>(SumOf(x + k * ld, cols, hn::Zero(d), square));
+    }
+    for (int64_t k = 0; k < kLane; k += lanes) {
+      const VF root = hn::Sqrt(hn::MulAdd(hn::Load(d, scale + k), share, small));
+      hn::Store(hn::Div(Splat(1.0f), root), d, scale + k);
+    }
+    for (int64_t k = 0; k < n; ++k) {
+      const VF s = Splat(scale[k]);
+      float* to = out + k * ld;
+      Along(x + k * ld, 0, cols, hn::Zero(d),
+            [&](VF v, int64_t c) HWY_ATTR { hn::StoreU(hn::Mul(v, s), d, to + c); });
+    }
   }
 }
 

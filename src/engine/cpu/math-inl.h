@@ -60,7 +60,7 @@ HWY_INLINE VF ExpCore(VF x, VF tail) {
 
 // 1 ulp everywhere.
 HWY_INLINE VF Exp(VF x) {
-  const VF y = ExpCore(Clamp(x, Splat(-105.0f), Splat(90.0f)), hn::Zero(DF()));
+  const VF y = ExpCore(hn::Min(hn::Max(x, Splat(-105.0f)), Splat(90.0f)), hn::Zero(DF()));
   return hn::IfThenElse(hn::Eq(x, x), y, x);
 }
 

@@ -5,7 +5,7 @@
 
 namespace upweave::cpu {
 
-constexpr int64_t kStageWidth = 128;  // positions that are transposed at once
+constexpr int64_t kStageWidth = 64;  // positions that are transposed at once
 constexpr int64_t kStageFloats = kLane * kStageWidth;
 
 // A box of positions, and a range of channels, of sample n of a tensor; axes of extent 1 are broadcast.

@@ -5,6 +5,9 @@
 //
 //   conv_bench [part of a case's name] [repetitions] [part of an algorithm's name] [bytes of a box]
 //   [instruction set]
+// clang-format off
+#include "engine/cpu/simd_targets.h"  // before Highway
+// clang-format on
 #include <fmt/format.h>
 #include <hwy/highway.h>
 #include <sys/mman.h>

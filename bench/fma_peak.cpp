@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include "engine/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fma_peak.cpp"
 #include <hwy/foreach_target.h>

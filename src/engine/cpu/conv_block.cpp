@@ -1,5 +1,7 @@
 #include "engine/cpu/conv_block.h"
 
+#include "engine/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/cpu/conv_block.cpp"
 #include <hwy/foreach_target.h>

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/cpu/conv_toom.h"
+#include "engine/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/cpu/conv_toom_ops.cpp"

@@ -163,11 +163,7 @@ class TileLaunch final : public Launch {
     const int64_t voxels = p_.dims.voxels();
     channels_ = p_.channel_multiple;
     columns_ = voxels;
-    if (!p_.local_space && total_floats({}, channels_, columns_) > budget) {
-      columns_ = std::max<int64_t>(
-          kLane, std::min(voxels, budget / std::max<int64_t>(1, total_floats({}, channels_, kLane) / kLane)) /
-                     kLane * kLane);
-    }
+    if (!p_.local_space) columns_ = std::min(voxels, kChunkFloats);  // nothing to wait for: stay in the first cache
     while (channels_ + p_.channel_multiple <= p_.dims.c && columns_ == voxels &&
            total_floats({}, channels_ + p_.channel_multiple, columns_) <= budget / 4) {
       channels_ += p_.channel_multiple;

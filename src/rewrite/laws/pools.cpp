@@ -69,7 +69,8 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
   } else {
     return std::nullopt;
   }
-  if (f.in.size() > 1 && !is_number(f) && !(is(f, "normalize") && f.in[2] == kNone)) {
+  const bool weighed = is(f, "normalize") && f.in[2] != kNone;
+  if (weighed || (one_of(f, {"add", "sub", "mul"}) && !is_number(f))) {
     firing.why += "; where it makes NaN of 0 * inf or inf - inf, only if the pool picks that element";
   }
   Edit edit(graph);

@@ -10,6 +10,10 @@
 #include "graph/graph.h"
 #include "upweave/upweave.hpp"
 
+#ifdef __SANITIZE_ADDRESS__  // memory that cannot be had is a null pointer there, too
+extern "C" UPWEAVE_PUBLIC const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+#endif
+
 namespace upweave {
 namespace {
 

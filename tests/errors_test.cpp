@@ -7,6 +7,10 @@
 #include "five_functions.h"
 #include "graph/graph.h"
 
+#ifdef __SANITIZE_ADDRESS__  // memory that cannot be had is a null pointer there, too
+extern "C" UPWEAVE_PUBLIC const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+#endif
+
 namespace upweave {
 namespace {
 

@@ -1,3 +1,4 @@
+#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -75,11 +76,15 @@ Tensors tensors_of(const upweave_tensor* tensors, size_t n, const char* name) {
   return result;
 }
 
-template <class To, size_t n>
-To choice(int value, const To (&values)[n], const char* name) {
-  if (value < 0 || value >= static_cast<int>(n))
-    throw invalid("{} is {}, which is none that exists", name, value);
-  return values[value];
+// A caller's enumeration may hold any number: it is read as one.
+template <class From, class To, size_t n>
+To choice(const From& value, const To (&values)[n], const char* name) {
+  int number;
+  static_assert(sizeof number == sizeof value);
+  std::memcpy(&number, &value, sizeof number);
+  if (number < 0 || number >= static_cast<int>(n))
+    throw invalid("{} is {}, which is none that exists", name, number);
+  return values[number];
 }
 
 Options options_of(const upweave_options* options) {

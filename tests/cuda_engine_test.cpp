@@ -1,5 +1,5 @@
-// The CUDA engine against the reference, within the bound that the reference derives for every element. Where there is no
-// GPU or no NVRTC, each case is skipped with the engine's own sentence.
+// The CUDA engine against the reference, within the bound that the reference derives for every element. Where
+// there is no GPU or no NVRTC, each case is skipped with the engine's own sentence.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,12 +44,18 @@ double draw(std::mt19937_64& rng, Values values, bool input, int64_t i, int64_t 
   std::normal_distribution<double> normal;
   const double z = normal(rng);
   switch (values) {
-    case Values::kNormal: return z;
-    case Values::kUniform: return static_cast<double>(rng() >> 11) * 0x1p-53;
-    case Values::kLognormal: return std::exp(3 * z) * (rng() % 2 ? 1 : -1);
-    case Values::kTiny: return input ? z * 0x1p-60 : z;
-    case Values::kHuge: return input ? z * 0x1p60 : z;
-    case Values::kDark: return input && i > n / 2 ? z * 1e-20 : z;  // half the voxels far below the rest
+    case Values::kNormal:
+      return z;
+    case Values::kUniform:
+      return static_cast<double>(rng() >> 11) * 0x1p-53;
+    case Values::kLognormal:
+      return std::exp(3 * z) * (rng() % 2 ? 1 : -1);
+    case Values::kTiny:
+      return input ? z * 0x1p-60 : z;
+    case Values::kHuge:
+      return input ? z * 0x1p60 : z;
+    case Values::kDark:
+      return input && i > n / 2 ? z * 1e-20 : z;  // half the voxels far below the rest
     case Values::kSpecial: {
       static const double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0};
       return input && rng() % 64 == 0 ? kSpecial[rng() % 5] : z;
@@ -60,19 +66,24 @@ double draw(std::mt19937_64& rng, Values values, bool input, int64_t i, int64_t 
 
 class DeviceBlock {
  public:
-  DeviceBlock(const Program& program, size_t bytes) : program_(program), bytes_(bytes), p_(program.allocate(bytes)) {
+  DeviceBlock(const Program& program, size_t bytes)
+      : program_(program), bytes_(bytes), p_(program.allocate(bytes)) {
     const std::vector<char> poison(bytes, static_cast<char>(0xff));
     write(poison.data(), bytes);
   }
   ~DeviceBlock() { program_.release(p_); }
   void write(const void* from, size_t bytes) {
-    cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(p_), reinterpret_cast<cuda::DevicePtr>(from), bytes, nullptr), "copy");
+    cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(p_),
+                                          reinterpret_cast<cuda::DevicePtr>(from), bytes, nullptr),
+                "copy");
     cuda::check(cuda::driver().synchronize(), "synchronize");
   }
   std::vector<char> read(size_t bytes) const {
     std::vector<char> to(bytes);
     cuda::check(cuda::driver().synchronize(), "synchronize");
-    cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(to.data()), reinterpret_cast<cuda::DevicePtr>(p_), bytes, nullptr), "copy");
+    cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(to.data()),
+                                          reinterpret_cast<cuda::DevicePtr>(p_), bytes, nullptr),
+                "copy");
     cuda::check(cuda::driver().synchronize(), "synchronize");
     return to;
   }
@@ -120,7 +131,8 @@ TEST_P(CudaEngine, MatchesTheReference) {
   const size_t size = static_cast<size_t>(count(visible_shape(plan->source)) * size_of(c.dtype));
   std::vector<char> first;
   for (int round = 0; round < 2; ++round) {  // everything anew and poisoned; the bits must agree
-    DeviceBlock packed(*program, program->packed_bytes()), workspace(*program, program->workspace_bytes() + 64);
+    DeviceBlock packed(*program, program->packed_bytes()),
+        workspace(*program, program->workspace_bytes() + 64);
     DeviceBlock input(*program, bytes["input"].size()), output(*program, size);
     input.write(bytes["input"].data(), bytes["input"].size());
     std::vector<const void*> parameters;
@@ -128,9 +140,12 @@ TEST_P(CudaEngine, MatchesTheReference) {
     program->pack(parameters, packed.get(), nullptr);
     program->run(packed.get(), input.get(), output.get(), workspace.get(), nullptr);
     const std::vector<char> result = output.read(size), scratch = workspace.read(workspace.bytes());
-    for (size_t i = 0; i < 64; ++i) ASSERT_EQ(static_cast<unsigned char>(scratch[program->workspace_bytes() + i]), 0xff);
-    if (round == 0) first = result;
-    else EXPECT_EQ(std::memcmp(first.data(), result.data(), size), 0) << "two runs differ";
+    for (size_t i = 0; i < 64; ++i)
+      ASSERT_EQ(static_cast<unsigned char>(scratch[program->workspace_bytes() + i]), 0xff);
+    if (round == 0)
+      first = result;
+    else
+      EXPECT_EQ(std::memcmp(first.data(), result.data(), size), 0) << "two runs differ";
   }
 
   Rounding rounding;
@@ -145,12 +160,14 @@ TEST_P(CudaEngine, MatchesTheReference) {
       continue;
     }
     if (!(std::fabs(want) + bound < largest(c.dtype))) {
-      if (std::isinf(want) && got != want) ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
+      if (std::isinf(want) && got != want)
+        ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
       continue;
     }
     if (!(std::fabs(got - want) <= bound)) {
       ++wrong;
-      ADD_FAILURE() << "element " << i << " of " << truth.data.size() << " is " << got << ", not " << want << ": off by " << got - want << ", bound " << bound;
+      ADD_FAILURE() << "element " << i << " of " << truth.data.size() << " is " << got << ", not " << want
+                    << ": off by " << got - want << ", bound " << bound;
     }
   }
 }
@@ -158,7 +175,8 @@ TEST_P(CudaEngine, MatchesTheReference) {
 std::string with(const Case& c) {
   const char* types[] = {"f32", "f16", "bf16", "f64"};
   const char* values[] = {"normal", "uniform", "lognormal", "tiny", "huge", "dark", "special"};
-  std::string name = c.name + "_" + types[static_cast<int>(c.dtype)] + (c.precision == Precision::kFast ? "_fast_" : "_strict_") +
+  std::string name = c.name + "_" + types[static_cast<int>(c.dtype)] +
+                     (c.precision == Precision::kFast ? "_fast_" : "_strict_") +
                      values[static_cast<int>(c.values)];
   for (char& ch : name) {
     if (!isalnum(static_cast<unsigned char>(ch))) ch = '_';
@@ -168,11 +186,22 @@ std::string with(const Case& c) {
 
 // The documents' five, with odd extents, channels that fill no tile, and asymmetric everything.
 const Case kFive[] = {
-    {"sum_layernorm", "conv_transpose kernel 21 k3 s2 p1 op1 | add 1 | layer_norm channel | avg_pool 2 | gelu", {{"input", {2, 7, 3, 4, 5}}}},
-    {"layernorm_gelu", "conv_transpose kernel 19 k4x3x4 s2 p1 | layer_norm channel | gelu | mul 1.5", {{"input", {2, 5, 3, 4, 5}}}},
-    {"max_max_sum", "conv_transpose kernel conv_bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel", {{"input", {2, 3, 8, 7, 9}}}},
-    {"softmax", "avg_pool 2 | conv_transpose kernel 17 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale", {{"input", {2, 5, 6, 7, 8}}}},
-    {"batchnorm", "conv_transpose kernel 24 k5 s1 p1 | batch_norm bn_weight bn_bias | tanh | max_pool 2 | group_norm 8 gn_weight gn_bias", {{"input", {5, 7, 9, 8}}}},
+    {"sum_layernorm",
+     "conv_transpose kernel 21 k3 s2 p1 op1 | add 1 | layer_norm channel | avg_pool 2 | gelu",
+     {{"input", {2, 7, 3, 4, 5}}}},
+    {"layernorm_gelu",
+     "conv_transpose kernel 19 k4x3x4 s2 p1 | layer_norm channel | gelu | mul 1.5",
+     {{"input", {2, 5, 3, 4, 5}}}},
+    {"max_max_sum",
+     "conv_transpose kernel conv_bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
+     {{"input", {2, 3, 8, 7, 9}}}},
+    {"softmax",
+     "avg_pool 2 | conv_transpose kernel 17 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
+     {{"input", {2, 5, 6, 7, 8}}}},
+    {"batchnorm",
+     "conv_transpose kernel 24 k5 s1 p1 | batch_norm bn_weight bn_bias | tanh | max_pool 2 | group_norm 8 "
+     "gn_weight gn_bias",
+     {{"input", {5, 7, 9, 8}}}},
 };
 
 // What tiles, phases, shifts and swizzles can get wrong.
@@ -182,16 +211,32 @@ const Case kShapes[] = {
     {"stride_four", "conv_transpose kernel 8 k5 s4 p1 op3 | tanh", {{"input", {2, 33, 5, 40}}}},
     {"dilated", "conv_transpose kernel 20 k3 s2 p1 op1 d2 | sigmoid", {{"input", {2, 16, 6, 7, 9}}}},
     {"groups", "conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}}},
-    {"mixed_strides", "conv_transpose kernel 64 k3x1x4 s1x2x2 p1x0x1 | layer_norm channel", {{"input", {2, 64, 5, 9, 8}}}},
+    {"mixed_strides",
+     "conv_transpose kernel 64 k3x1x4 s1x2x2 p1x0x1 | layer_norm channel",
+     {{"input", {2, 64, 5, 9, 8}}}},
     {"many_channels", "conv_transpose kernel 200 k3 s1 p1 | relu", {{"input", {1, 150, 12, 11}}}},
-    {"wide_columns", "conv_transpose kernel 128 k3 s2 p1 op1 | softmax channel", {{"input", {2, 64, 16, 16}}}},
+    {"wide_columns",
+     "conv_transpose kernel 128 k3 s2 p1 op1 | softmax channel",
+     {{"input", {2, 64, 16, 16}}}},
     {"kernel_one", "conv_transpose kernel 16 k1 s2 | add bias", {{"input", {2, 3, 4, 5, 6}}}},
-    {"boxes", "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu", {{"input", {2, 32, 4, 16, 32}}}},
-    {"pool_of_three", "conv_transpose kernel bias 32 k3 s3 p1 | avg_pool 3 | relu", {{"input", {2, 16, 9, 10}}}},
-    {"signed_pool", "conv_transpose kernel 32 k3 s2 p1 op1 | mul scale | max_pool 2 | tanh", {{"input", {2, 16, 8, 9, 8}}}},
-    {"residual", "conv_transpose kernel 24 k3 s2 p1 op1 as c | add bias | add @c | mul @c | add @c", {{"input", {2, 8, 4, 6, 7}}}},
-    {"unbounded_softmax", "conv_transpose kernel 16 k3 s2 p1 op1 | softmax space", {{"input", {2, 8, 4, 8, 8}}}},
-    {"group_norm", "conv_transpose kernel 32 k3 s2 p1 op1 | group_norm 4 w b | relu", {{"input", {2, 8, 4, 8, 8}}}},
+    {"boxes",
+     "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu",
+     {{"input", {2, 32, 4, 16, 32}}}},
+    {"pool_of_three",
+     "conv_transpose kernel bias 32 k3 s3 p1 | avg_pool 3 | relu",
+     {{"input", {2, 16, 9, 10}}}},
+    {"signed_pool",
+     "conv_transpose kernel 32 k3 s2 p1 op1 | mul scale | max_pool 2 | tanh",
+     {{"input", {2, 16, 8, 9, 8}}}},
+    {"residual",
+     "conv_transpose kernel 24 k3 s2 p1 op1 as c | add bias | add @c | mul @c | add @c",
+     {{"input", {2, 8, 4, 6, 7}}}},
+    {"unbounded_softmax",
+     "conv_transpose kernel 16 k3 s2 p1 op1 | softmax space",
+     {{"input", {2, 8, 4, 8, 8}}}},
+    {"group_norm",
+     "conv_transpose kernel 32 k3 s2 p1 op1 | group_norm 4 w b | relu",
+     {{"input", {2, 8, 4, 8, 8}}}},
 };
 
 std::vector<Case> all_cases() {
@@ -205,9 +250,11 @@ std::vector<Case> all_cases() {
   const Precision both[] = {Precision::kStrict, Precision::kFast};
   for (const Case& c : kFive) {
     for (const Precision precision : both) {
-      for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) add(c, dtype, precision, Values::kNormal);
+      for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
+        add(c, dtype, precision, Values::kNormal);
     }
-    for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge, Values::kDark, Values::kSpecial}) {
+    for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge,
+                                Values::kDark, Values::kSpecial}) {
       add(c, Dtype::kF32, Precision::kStrict, values);
     }
   }
@@ -221,15 +268,18 @@ std::vector<Case> all_cases() {
     c.text = Pipeline::named(entry.slug, entry.settings).text();
     c.shapes = entry.shapes;
     Shape& input = c.shapes["input"];
-    const int64_t keep = entry.text.find("layer_norm last") == std::string::npos ? 0 : 1;  // its weights fix the width
+    const int64_t keep =
+        entry.text.find("layer_norm last") == std::string::npos ? 0 : 1;  // its weights fix the width
     input[0] = std::min<int64_t>(input[0], 2);
-    for (size_t a = 2; a + static_cast<size_t>(keep) < input.size(); ++a) input[a] = std::min<int64_t>(input[a], input.size() == 4 ? 20 : 9 + static_cast<int64_t>(a));
+    for (size_t a = 2; a + static_cast<size_t>(keep) < input.size(); ++a)
+      input[a] = std::min<int64_t>(input[a], input.size() == 4 ? 20 : 9 + static_cast<int64_t>(a));
     for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
   }
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaEngine, ::testing::ValuesIn(all_cases()), [](const auto& i) { return std::to_string(i.index) + "_" + with(i.param); });
+INSTANTIATE_TEST_SUITE_P(All, CudaEngine, ::testing::ValuesIn(all_cases()),
+                         [](const auto& i) { return std::to_string(i.index) + "_" + with(i.param); });
 
 }  // namespace
 }  // namespace upweave

@@ -23,7 +23,7 @@ bool reaches(const Axis& x, int e, int k, int& delta) {
   return true;
 }
 
-bool make_axis(Axis& x, int pool, std::string& why) {
+bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
   const bool pooled = pool > 1;
   x.window = pooled ? pool : x.stride;
   if (x.window % x.stride != 0) {
@@ -31,7 +31,7 @@ bool make_axis(Axis& x, int pool, std::string& why) {
     return false;
   }
   x.f = x.window / x.stride;
-  x.windows = pooled ? x.out / pool : ceil_div(x.out, x.window);
+  x.windows = pooled && !all_outputs ? x.out / pool : ceil_div(x.out, x.window);
   x.stored = ceil_div(x.in, x.f);
   bool any = false;
   for (int e = 0; e < x.stride; ++e) {
@@ -186,7 +186,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
     x.out = static_cast<int>(g.out[a]);
   }
   for (size_t a = 0; a < 3; ++a) {
-    if (!make_axis(t.axis[a], wish.pool[a], why)) return false;
+    if (!make_axis(t.axis[a], wish.pool[a], wish.all_outputs, why)) return false;
   }
   if (t.axis[0].f * t.axis[1].f * t.axis[2].f > 4) return why = "the pool's window is more than four phases of each class", false;
   if (t.c_in > 64) {
@@ -217,7 +217,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
         if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
         // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
         const int resident =
-            std::min((few ? 4 : 2) / warpgroups, (wish.shared_limit + 1024) / (candidate.shared_bytes() + 3072));
+            std::min((few ? 4 : 2) / warpgroups, (wish.shared_limit + 1024) / (candidate.shared_bytes() + 1024));
         candidate.resident = std::max(1, resident);
         const double reuse = candidate.m >= 256 ? 1.0 : 0.9;
         const double overlap = warpgroups * std::max(1, resident) >= 4 ? 1.0 : 0.75;

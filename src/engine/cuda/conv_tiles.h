@@ -73,7 +73,8 @@ struct ConvTiles {
   int stage_bytes() const { return slab_bytes() * group_max; }
   int chunk_bytes() const { return chunk_rows * row_bytes(); }
   int tile_bytes() const { return static_cast<int>(chunks.size()) * chunk_bytes() * (input_lo ? 2 : 1); }
-  int shared_bytes() const { return 1024 + tile_bytes() + stages * stage_bytes() + 256; }
+  int tile_shared() const { return (tile_bytes() + 1023) / 1024 * 1024; }
+  int shared_bytes() const { return 1024 + tile_shared() + stages * stage_bytes() + 128; }  // aligned, and barriers
   int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }         // of one residue and block
   int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
   int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
@@ -84,6 +85,7 @@ struct TileWish {
   std::array<int, 3> pool{1, 1, 1};  // window of the pool behind the convolution; 1: none
   bool input_lo = false, weights_lo = false;
   bool whole_columns = true;         // all of c_out in one tile: something reduces over channels
+  bool all_outputs = false;          // also those that floor division leaves out of the pool's windows
   bool one_sample = false;           // a tile lies in one sample: something reduces over space
   int shared_limit = 227 << 10;
   int store_phases = 1;              // phases along the width whose sums live at once, to be stored together

@@ -10,6 +10,8 @@ namespace upweave::cuda {
 namespace {
 
 constexpr const char* kEach = "_Pragma(\"unroll\") for (int ph = 0; ph < PH; ++ph)\n";
+// The convolution's value as the products left it, before the scale is taken out.
+constexpr const char* kSum = "sum[ph][s][i / 2 * 4 + r * 2 + i % 2]";
 constexpr const char* kColumns = "_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; ++i) ";
 
 class Writer {
@@ -47,14 +49,20 @@ class Writer {
   std::string coordinates(bool behind) const {
     const auto& [d, h, w] = t_.axis;
     if (behind) {
-      return fmt::format("constexpr int PH = 1; (void)PH;\nconst bool ok = row.ok;\nconst int n = ok ? row.n : 0, od = ok ? row.jd : 0, oh = ok ? row.jh : 0, "
+      return fmt::format("constexpr int PH = 1; (void)PH;\nconst bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < {};\nconst int n = ok ? row.n : 0, od = ok ? row.jd : 0, oh = ok ? row.jh : 0, "
                          "ow0 = ok ? row.jw : 0;\n{}",
-                         at_text(1, f_.pool));
+                         pooled_extent(0), pooled_extent(1), pooled_extent(2), at_text(1, f_.pool));
     }
     return fmt::format(
         "constexpr int PH = {};\nconst int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, rw = row.jw * {} + uw * {} + ew;\n"
         "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? row.n : 0, od = ok ? rd : 0, oh = ok ? rh : 0, ow0 = ok ? rw : 0;\n{}",
         f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out, at_text(f_.store_phases, f_.conv));
+  }
+
+  int64_t pooled_extent(size_t axis) const {
+    const Shape& shape = l_.graph[f_.pool].shape;
+    const size_t missing = 3 - spatial_rank(shape);
+    return axis < missing ? 1 : shape[axis - missing + 2];
   }
 
   // A function from phase and column to coordinates.
@@ -76,7 +84,7 @@ class Writer {
   }
 
   std::string load_sums() const {
-    return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = sum[ph][s][i / 2 * 4 + r * 2 + i % 2];\n", f_.conv, kEach, kColumns, f_.conv);
+    return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns, f_.conv, kSum);
   }
 
   // A value in registers, in memory, or a parameter, as seen at (ph, i).
@@ -86,7 +94,7 @@ class Writer {
   }
 
   std::string gelu(const std::string& x) const {
-    return fmt::format("{}({})", l_.options.precision == Precision::kStrict ? "f_gelu_poly9" : "f_gelu_poly5", x);
+    return fmt::format("{}({})", l_.options.precision == Precision::kStrict ? "f_gelu_poly10" : "f_gelu_poly5", x);
   }
 
   std::string value(Id id) const {
@@ -122,10 +130,15 @@ class Writer {
     if (is(node, "rms_norm") || is(node, "layer_norm")) {
       const bool mean = is(node, "layer_norm");
       if (mean) text += quad("m", "0.f", masked(x, "0.f"), "add2") + fmt::format("m *= {};\n", inverse);
-      const std::string d = mean ? fmt::format("({} - m)", x) : x;
+      // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is saved.
+      const bool raw = !mean && node.in[0] == f_.conv;
+      const std::string d = mean ? fmt::format("({} - m)", x) : raw ? kSum : x;
       text += fmt::format("float q = 0.f;\n{}{{ const float e = {}; q = fmaf(e, e, q); }}\nq += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\n"
-                          "const float z = inv_sqrt(fmaf(q, {}, {}));\n",
-                          kColumns, masked(d, "0.f"), inverse, number(norm_eps(node)));
+                          "const float z = {};\n",
+                          kColumns, masked(d, "0.f"),
+                          raw ? fmt::format("{} ? down * inv_sqrt(fmaf(q * {} * down, down, {})) : inv_sqrt(fmaf(q, {}, {} / down / down))", "down <= 1.f",
+                                            inverse, number(norm_eps(node)), inverse, number(norm_eps(node)))
+                              : fmt::format("inv_sqrt(fmaf(q, {}, {}))", inverse, number(norm_eps(node))));
       std::string result = fmt::format("{} * z", d);
       if (node.in[1] != kNone) result = fmt::format("{} * {}", result, read(node.in[1], node.shape));
       if (node.in[2] != kNone) result = fmt::format("{} + {}", result, read(node.in[2], node.shape));
@@ -208,7 +221,9 @@ class Writer {
   std::string reduction_update(Id id) const {
     const Node& node = l_.graph[id];
     const Id in = node.in[0];
-    const std::string x = fmt::format("y{}[ph][i]", in), p = fmt::format("p{}[i]", id), q = fmt::format("q{}[i]", id);
+    // Moments of the convolution itself are taken with its scale in; combine_reductions takes it out.
+    const std::string x = is(node, "moments") && in == f_.conv ? kSum : fmt::format("y{}[ph][i]", in);
+    const std::string p = fmt::format("p{}[i]", id), q = fmt::format("q{}[i]", id);
     const int64_t width = l_.graph[in].shape.back();
     std::string text;
     if (is(node, "moments")) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
@@ -277,9 +292,14 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
     if (is(node, "moments")) {
       text = fmt::format("const double size = block_reduce<Sum>(n, [&](i64 k) {{ return (double)part(k, 0); }}); const double mean = block_reduce<Sum>(n, [&](i64 k) "
                          "{{ return (double)part(k, 0) * part(k, 1); }}) / size; const double m2 = block_reduce<Sum>(n, [&](i64 k) {{ const double e = part(k, 1) - mean; "
-                         "return part(k, 2) + part(k, 0) * e * e; }}); if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, (float)mean); store<float>({0}, "
-                         "(i64)blockIdx.x + {1}, (float)(m2 / size)); }}",
+                         "return part(k, 2) + part(k, 0) * e * e; }}); if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, (float)(mean * down)); store<float>({0}, "
+                         "(i64)blockIdx.x + {1}, (float)(m2 / size * down * down)); }}",
                          out, sets);
+      text = (node.in[0] == f.conv ? fmt::format("const Scale& sx = *(const Scale*)(a.ws + G{0}::kScale), &sw = *(const Scale*)(a.packed + G{0}::kWeightScale); "
+                                                 "const double down = sx.other_path | sw.other_path ? 1. : (double)sx.down * sw.down; ",
+                                                 l.convs - 1)
+                                   : "const double down = 1.; ") +
+             text;
     } else if (is(node, "softmax_stats")) {
       text = fmt::format("const float top = block_reduce<Max>(n, [&](i64 k) {{ return part(k, 1); }}); const double s = block_reduce<Sum>(n, [&](i64 k) {{ return "
                          "part(k, 2) == 0.f ? 0. : (double)part(k, 2) * exp((double)part(k, 1) - top); }}); if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, top); "

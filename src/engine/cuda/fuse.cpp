@@ -87,7 +87,7 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy
   put("kGuard", t.guard), put("kBoxes", t.boxes), put("kLines", t.lines), put("kWidth", std::max(8, t.width)), put("kM", t.m);
   put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants), put("kSums", t.pieces * t.variants);
   put("kTilesPerPlane", t.tiles_per_plane), put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
-  put("kTileBytes", (t.tile_bytes() + 1023) / 1024 * 1024), put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
+  put("kTileBytes", t.tile_bytes()), put("kTileShared", t.tile_shared()), put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
   put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
   put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1), put("kSteps", static_cast<int64_t>(t.steps.size()));
   put("kInputLo", t.input_lo), put("kWeightsLo", t.weights_lo), put("kStorePhases", store_phases);
@@ -139,7 +139,8 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   if (l.graph[pass.conv].in[2] != kNone) return why = "the convolution still has its bias", false;
   const bool strict = l.options.precision == Precision::kStrict;
   TileWish wish;
-  wish.input_lo = strict && l.options.dtype == Dtype::kF32;
+  // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
+  wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || l.graph[pass.conv].in[0] != 0);
   wish.weights_lo = strict;
   wish.shared_limit = l.chip.shared_bytes;
 
@@ -162,6 +163,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     wish.one_sample = fusion.one_sample;
     wish.store_phases = fusion.store_phases;
     wish.pooled = with_pool != kNone;
+    wish.all_outputs = fusion.all_outputs;
     return tile_conv(geometry, wish, tiles, why);
   };
   // As much as fits: with the pool, without; with reductions over space, without; at last the convolution alone.
@@ -267,7 +269,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
       s += fmt::format("  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Pipe<G> pipe;\n  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n"
                        "  const float down = sx.down * sw.down;\n", g);
     } else {
-      s += fmt::format("  auto xv = {};\n  auto wv = {};\n", input_value(l, x), input_value(l, kernel));
+      s += fmt::format("  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n", input_value(l, x), input_value(l, kernel));
     }
     s += e.state;
     s += fmt::format("#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    float sum[{}][G::kSums][G::kNr];\n", groups, fusion.store_phases);
@@ -275,8 +277,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     if (fma) {
       s += fmt::format("      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n    }}\n", fusion.store_phases, g);
     } else {
-      s += fmt::format("      products<G>(sum[ph], pipe, group * {0} + ph, {1}_classes, {1}_offsets);\n"
-                       "#pragma unroll\n      for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n        for (int i = 0; i < G::kNr; ++i) sum[ph][s][i] *= down;\n    }}\n", fusion.store_phases, g);
+      s += fmt::format("      products<G>(sum[ph], pipe, group * {0} + ph, {1}_classes, {1}_offsets);\n    }}\n", fusion.store_phases, g);
     }
     s += fmt::format("    {}\n#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n      for (int r = 0; r < 2; ++r) {{\n"
                      "        const int v = s / G::kPieces, p = s % G::kPieces;\n        const Row& row = rows[p][r];\n"
@@ -291,7 +292,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   text("conv", threads, tiles.resident, body(false));
   text("conv_fma", threads, 1, body(true));
   launch(l.out.run, "conv", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks), threads,
-         static_cast<unsigned>(tiles.shared_bytes() + 1024));
+         static_cast<unsigned>(tiles.shared_bytes()));
   launch(l.out.run, "conv_fma", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks), threads,
          threads / 32 * static_cast<unsigned>(tiles.n) * 12);
   combine_reductions(l, fusion, tiles);
@@ -376,6 +377,8 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
     f.stores.push_back(id);
     points = points || !f.behind_pool[id];
   }
+  f.all_outputs = points;
+  for (const Id id : f.nodes) f.all_outputs = f.all_outputs || (f.reduction[id] && !f.behind_pool[id]);
   const ConvGeometry g = conv_geometry(graph, graph[pass.conv]);
   const auto stride = g.stride.back();
   f.store_phases = points && pool == kNone && (stride == 2 || stride == 4) ? static_cast<int>(stride) : 1;

@@ -16,6 +16,7 @@ struct Fusion {
   std::vector<bool> here, behind_pool, scalar, reduction;  // by node id
   std::vector<Id> stores;             // values that leave the registers
   bool whole_columns = false, one_sample = false;
+  bool all_outputs = false;           // outputs that no window holds are needed too
   int store_phases = 1;
 
   bool holds(Id id) const { return id != kNone && here[id]; }

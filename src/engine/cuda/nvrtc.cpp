@@ -72,6 +72,12 @@ bool find(void* library, const char* name, F& f) {
 
 Nvrtc open() {
   for (const std::string& name : candidates()) {
+    // The compiler opens its builtins by name alone, so a copy in a folder of its own needs them open already.
+    if (const size_t slash = name.rfind('/'); slash != std::string::npos) {
+      std::vector<std::string> builtins;
+      add_matches(builtins, name.substr(0, slash) + "/libnvrtc-builtins.so*");
+      for (const std::string& file : builtins) dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    }
     void* lib = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!lib) continue;
     Nvrtc n{};

@@ -30,7 +30,7 @@ template <class G> struct Pipe {
   }
   DEVICE void start(const Args& a, u32 shared, int tile, const i64* chunk, const int* groups) {
     rows = shared;
-    ring = shared + G::kTileBytes;
+    ring = shared + G::kTileShared;
     group_begin = groups;
     stream = a.packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
     done = 0;

@@ -44,7 +44,7 @@ template <class G> struct Pipe {
   }
   DEVICE void start(const Args& a, u32 shared, int tile, const i64* chunk, const int* groups) {
     rows = shared;
-    ring = shared + G::kTileBytes;
+    ring = shared + G::kTileShared;
     full = ring + G::kStages * G::kStageBytes;
     empty = full + 8 * G::kStages;
     tile_full = empty + 8 * G::kStages;

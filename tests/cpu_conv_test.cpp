@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "base/dtype.h"
@@ -542,6 +543,54 @@ TEST_P(ConvOnTarget, ExtremeScalesGoTheDirectWay) {
       const Extents o = position(a.box, i);
       ASSERT_EQ(std::memcmp(a.at(o), b.at(o), c.shape.c_out * sizeof(float)), 0);
     }
+  }
+}
+
+TEST(ConvChoice, TransformsWhereTheyPay) {
+  for (const Named& named : pipelines()) {
+    const auto chosen = make_conv_kernel(named.shape, Dtype::kF32, Algorithm::kAuto);
+    const auto direct = make_conv_kernel(named.shape, Dtype::kF32, Algorithm::kDirect);
+    EXPECT_LT(chosen->products_per_output(), 0.6 * direct->products_per_output()) << named.name;
+    EXPECT_EQ(direct->granule(), named.shape.stride);
+  }
+  ConvShape s = pipelines()[1].shape;
+  s.window = {6, 6, 6};  // of 6 outputs, a tile must take 2 or 6 on each axis
+  for (const int64_t granule : make_conv_kernel(s, Dtype::kF32, Algorithm::kAuto)->granule()) {
+    EXPECT_EQ(6 % granule, 0) << granule;
+  }
+  for (const auto& change : std::vector<std::function<void(ConvShape&)>>{
+           [](ConvShape& x) { x.groups = 4; },  // each group is too small
+           [](ConvShape& x) { x.c_in = 1; },    // transforms would outweigh products
+           [](ConvShape& x) {
+             x.dilation = {3, 3, 3};
+           },  // taps are not neighbours
+           [](ConvShape& x) {
+             x.kernel = {1, 1, 1};
+           }}) {  // nothing to save
+    ConvShape changed = pipelines()[1].shape;
+    change(changed);
+    const auto kernel = make_conv_kernel(changed, Dtype::kF32, Algorithm::kAuto);
+    EXPECT_EQ(kernel->granule(), changed.stride) << kernel->describe();
+  }
+}
+
+TEST(ConvChoice, BoxesHoldWholeGranulesAndWindows) {
+  Random random(seed() + 8);
+  for (int n = 0; n < 200; ++n) {
+    ToomCase c = random_toom(random);
+    for (int a = 0; a < 3; ++a) c.shape.window[a] = random.between(1, 6);
+    const auto kernel = make_toom_conv(c.shape, c.tile);
+    const int64_t bytes = int64_t{1} << random.between(6, 22);
+    Box box;
+    box.extent = box_extent(*kernel, c.shape, bytes);
+    int64_t least = 1;
+    for (int a = 0; a < 3; ++a) {
+      const int64_t unit = std::min(std::lcm(kernel->granule()[a], c.shape.window[a]), c.shape.out[a]);
+      EXPECT_TRUE(box.extent[a] == c.shape.out[a] || box.extent[a] % unit == 0) << text(c);
+      EXPECT_LE(box.extent[a], c.shape.out[a]);
+      least *= unit;
+    }
+    EXPECT_TRUE(box.count() <= least || box.count() * kernel->channels_out() * 4 <= bytes) << text(c);
   }
 }
 

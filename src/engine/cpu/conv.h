@@ -38,7 +38,7 @@ struct Box {
 struct ConvInput {
   const void* data = nullptr;
   Box box;
-  int64_t ld = 0;  // at least channels_in()
+  int64_t ld = 0;  // at least channels_in(), and even for bfloat16
 };
 
 // Output positions, channels last and float32. Each step is 1, or the stride of its axis: then only one

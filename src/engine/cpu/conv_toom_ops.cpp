@@ -197,12 +197,15 @@ HWY_ATTR float Magnitude(const float* x, const int (&n)[3], const int64_t (&step
   const D d;
   const I di;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const bool joined = step[2] == count;  // rows along the last axis follow one another
+  const int rows = joined ? 1 : n[2];
+  const int64_t row_floats = joined ? n[2] * count : count;
   auto most = hn::Zero(di);
   for (int a = 0; a < n[0]; ++a) {
     for (int b = 0; b < n[1]; ++b) {
-      for (int c = 0; c < n[2]; ++c) {
+      for (int c = 0; c < rows; ++c) {
         const float* row = x + a * step[0] + b * step[1] + c * step[2];
-        for (int64_t i = 0; i < count; i += lanes) {
+        for (int64_t i = 0; i < row_floats; i += lanes) {
           most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, row + i))));
         }
       }

@@ -69,7 +69,7 @@ void moments_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, dou
 void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, double* top, double* sum,
                      float* scratch);
 
-enum class Pooling : uint8_t { kMax, kMin, kAvg };
+enum class Pooling : uint8_t { kMax, kMin, kAvg, kSum };
 // Windows over the positions of a channels-last tile whose extents are `in`. `sign` (1 or -1 a channel, or
 // null) turns the maximum into the minimum where it is -1.
 void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, const Extents& window,

@@ -115,9 +115,9 @@ void PoolTile(Pooling pooling, const float* x, const Extents& in, int64_t ld, co
         for (int64_t c = 0; c < ld; c += lanes) {
           const float* p = corner + c;
           VF y;
-          if (pooling == Pooling::kAvg) {
+          if (pooling == Pooling::kAvg || pooling == Pooling::kSum) {
             y = Window(p, in, ld, window, hn::Zero(d), [](VF a, VF v) HWY_ATTR { return hn::Add(a, v); });
-            y = hn::Mul(y, scale);
+            if (pooling == Pooling::kAvg) y = hn::Mul(y, scale);
           } else if (sign) {
             const VF s = hn::LoadU(d, sign + c);
             const VF first = hn::Mul(hn::LoadU(d, p), s);

@@ -1,6 +1,7 @@
 #include "engine/cpu/schedule.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
@@ -122,8 +123,14 @@ class Scheduler {
     }
     std::ranges::reverse(rest);
     while (!rest.empty()) {
+      // Values without extent in space come first: with them at hand, large ones are swept over once.
+      std::vector<Id> small;
+      std::ranges::copy_if(rest, std::back_inserter(small),
+                           [&](Id id) { return dims_of(graph_[id].shape).voxels() == 1; });
       std::vector<Id> done = launch_conv(pass, rest);
-      if (done.empty()) done = launch_tiles(pass, rest);
+      if (done.empty()) done = launch_mean_conv(rest);
+      if (done.empty()) done = launch_tiles(pass, small, rest);
+      if (done.empty()) done = launch_tiles(pass, rest, rest);
       if (done.empty()) done = launch_node(rest);
       std::erase_if(rest, [&](Id id) { return contains(done, id); });
     }
@@ -217,15 +224,23 @@ class Scheduler {
   }
 
   // Tries both layouts on what is left and keeps the one that takes more of it.
-  std::vector<Id> launch_tiles(size_t pass, const std::vector<Id>& rest) {
+  std::vector<Id> launch_mean_conv(const std::vector<Id>& rest) {
+    std::vector<Id> means;
+    std::ranges::copy_if(rest, std::back_inserter(means), [&](Id id) {
+      return is(graph_[id], "mean_conv") && memory_[graph_[id].in[0]].exists();
+    });
+    return means.empty() ? means : launch_node(means);
+  }
+
+  std::vector<Id> launch_tiles(size_t pass, const std::vector<Id>& candidates, const std::vector<Id>& rest) {
     std::vector<Id> best;
     Layout layout = Layout::kChannelsFirst;
     for (const Layout l : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
       const std::vector<Memory> memory = memory_;
       const Schedule counted{{}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes};
-      TileBuilder builder = make_builder(l, rest);
+      TileBuilder builder = make_builder(l, candidates);
       std::vector<Id> done;
-      for (const Id id : rest) {
+      for (const Id id : candidates) {
         if (builder.add(id)) done.push_back(id);
       }
       if (done.size() > best.size()) best = done, layout = l;
@@ -235,7 +250,7 @@ class Scheduler {
       result_.workspace_bytes = counted.workspace_bytes;
     }
     if (best.empty()) return best;
-    TileBuilder builder = make_builder(layout, rest);
+    TileBuilder builder = make_builder(layout, candidates);
     for (const Id id : best) builder.add(id);
     finish_launch(builder, pass, best, rest);
     return best;

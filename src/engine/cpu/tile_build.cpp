@@ -146,6 +146,8 @@ bool TileBuilder::try_add(Id id) {
   if (axes_are(node, "last")) return add_norm_last(id);
   if (op == "moments" || op == "softmax_stats" || axes_are(node, "space")) return add_space_op(id);
   if (op == "group_norm" || op == "instance_norm") return add_space_norm(id);
+  if (axes_are(node, "depth") || axes_are(node, "height") || axes_are(node, "width"))
+    return add_axis_fold(id);
   return false;
 }
 
@@ -381,12 +383,7 @@ bool TileBuilder::add_norm_last(Id id) {
   const NormSets sets = norm_sets(node, in);
   const size_t axes = node.attrs.has("count") ? static_cast<size_t>(node.attrs.ints("count").front()) : 1;
   if (p_.layout == Layout::kChannelsLast) {
-    int64_t positions = 1;
-    for (size_t a = 3 - axes; a < 3; ++a) {
-      p_.whole[a] = true;
-      positions *= p_.levels[0].extent[a];
-    }
-    if (positions * p_.ld_channels * 4 > cache_ / 4) return false;
+    if (!keep_whole(3 - axes, 2)) return false;
   } else {
     p_.local_space = true;
   }
@@ -397,6 +394,43 @@ bool TileBuilder::add_norm_last(Id id) {
   const int out = s.out;
   slots_[static_cast<size_t>(id)] = out;
   return affine(id, out, 1, out);
+}
+
+bool TileBuilder::keep_whole(size_t first, size_t last) {
+  for (size_t a = first; a <= last; ++a) p_.whole[a] = true;
+  int64_t positions = 1;
+  for (size_t a = 0; a < 3; ++a) positions *= p_.whole[a] ? p_.levels[0].extent[a] : p_.multiple[a];
+  return positions * p_.ld_channels * 4 <= cache_ / 4;
+}
+
+// A reduction over one axis is a pool whose window is all of it.
+bool TileBuilder::add_axis_fold(Id id) {
+  if (p_.layout != Layout::kChannelsLast) return false;
+  const Node& node = graph_[id];
+  const auto fold = fold_of(node.op->name);
+  const Shape& in = graph_[node.in[0]].shape;
+  start(dims_of(in));
+  const int x = operand(node.in[0], in);
+  if (!fold || x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const size_t axis = axes_are(node, "depth") ? 0 : axes_are(node, "height") ? 1 : 2;
+  const Level& from = p_.levels[static_cast<size_t>(p_.slots[static_cast<size_t>(x)].level)];
+  if (from.extent[axis] > 512 || !keep_whole(axis, axis)) return false;  // long sums belong in float64
+  Level level = from;
+  level.stride[axis] = p_.levels[0].extent[axis];
+  level.extent[axis] = 1;
+  Step s{};
+  s.what = Step::What::kPool;
+  s.pooling = *fold == Fold::kSum    ? Pooling::kSum
+              : *fold == Fold::kMean ? Pooling::kAvg
+              : *fold == Fold::kMax  ? Pooling::kMax
+                                     : Pooling::kMin;
+  s.window[axis] = s.stride[axis] = from.extent[axis];
+  s.x = x;
+  p_.levels.push_back(level);
+  s.out = new_slot(Kind::kFull, static_cast<int>(p_.levels.size()) - 1);
+  steps_.push_back(s);
+  slots_[static_cast<size_t>(id)] = s.out;
+  return true;
 }
 
 bool TileBuilder::add_space_op(Id id) {
@@ -610,7 +644,8 @@ void TileBuilder::assign_buffers() {
   if (p_.conv) take(p_.conv->out);
   for (size_t i = 0; i < p_.steps.size(); ++i) {
     const Step& s = p_.steps[i];
-    const bool in_place = s.row_local(Layout::kChannelsLast) && s.what != Step::What::kFoldChannels;
+    const bool in_place = (s.row_local(Layout::kChannelsLast) && s.what != Step::What::kFoldChannels) ||
+                          (s.what == Step::What::kNormLast && p_.layout == Layout::kChannelsLast);
     std::vector<int> dead;
     for (const int id : {s.x, s.y, s.z, s.w}) {
       if (id < 0 || last_use[static_cast<size_t>(id)] != i || lent(id)) continue;

@@ -40,6 +40,7 @@ class TileBuilder {
   bool add_pool(Id id);
   bool add_channel_op(Id id);
   bool add_norm_last(Id id);
+  bool add_axis_fold(Id id);
   bool add_space_op(Id id);
   bool add_space_norm(Id id);
   bool add_normalize(Id id, int stats, const Memory& memory, size_t weight);
@@ -54,6 +55,8 @@ class TileBuilder {
   int level_with(const Extents& extent) const;
   std::optional<Kind> kind_of(const Dims& dims, int* level) const;
   Step& push(Step::What what, int x, int out);
+  // Whether a channels-last tile may hold all of these axes; if so, it will.
+  bool keep_whole(size_t first, size_t last);
   bool affine(Id id, int x, size_t weight, int out);
   void lend();
   void assign_buffers();

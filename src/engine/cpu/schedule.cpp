@@ -1,5 +1,7 @@
 #include "engine/cpu/schedule.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -9,6 +11,8 @@
 
 namespace upweave::cpu {
 namespace {
+
+constexpr int64_t kScratchBytes = int64_t{16} << 20;  // a thread
 
 bool contains(const std::vector<Id>& ids, Id id) { return std::ranges::find(ids, id) != ids.end(); }
 
@@ -36,6 +40,8 @@ class Scheduler {
         users_(users(plan.graph)),
         cache_(cache_bytes_per_core()) {
     memory_.resize(graph_.nodes.size());
+    for (const Pass& pass : plan.passes) nodes_.push_back(pass.nodes);
+    for (size_t p = 0; p < nodes_.size(); ++p) recompute_large(p);
     memory_[0] = {Memory::Where::kInput, 0, options.dtype, dims_of(graph_[0].shape)};
   }
 
@@ -101,14 +107,44 @@ class Scheduler {
 
   // --- passes ----------------------------------------------------------------------------------------------
 
+  // A value of 16-bit pipelines that the output cannot hold (it would be rounded twice) and that is larger
+  // than the scratch the engine allows itself is computed again by the passes that read it. Statistics over
+  // the batch keep theirs: computing all of a batch norm's convolution twice costs more than the memory is
+  // worth.
+  void recompute_large(size_t pass) {
+    if (options_.dtype == Dtype::kF32 || plan_.passes[pass].conv == kNone) return;
+    for (const Id id : plan_.passes[pass].reductions) {
+      if (graph_[id].op->reach(graph_[id]) == Reach::kBatch) return;
+    }
+    const int threads = options_.threads > 0 ? options_.threads : omp_get_max_threads();
+    for (const Id id : plan_.passes[pass].writes) {
+      if (id == graph_.output || count(graph_[id].shape) * 4 <= kScratchBytes * threads) continue;
+      for (size_t p = pass + 1; p < nodes_.size(); ++p) {
+        if (contains(plan_.passes[p].reads, id)) add_with_operands(id, nodes_[p], plan_.passes[pass]);
+      }
+    }
+  }
+
+  // Puts a node of `from`, behind the nodes of `from` that it needs, in front of `nodes`.
+  void add_with_operands(Id id, std::vector<Id>& nodes, const Pass& from) {
+    std::vector<Id> chain;
+    auto visit = [&](auto& self, Id at) -> void {
+      if (at == kNone || contains(chain, at) || contains(nodes, at) || !contains(from.nodes, at)) return;
+      for (const Id in : graph_[at].in) self(self, in);
+      chain.push_back(at);
+    };
+    visit(visit, id);
+    nodes.insert(nodes.begin(), chain.begin(), chain.end());
+  }
+
   // Whether somebody reads `id` who does not compute it: in what is left of this pass, or in a later one.
   bool read_later(Id id, size_t pass, const std::vector<Id>& rest) const {
     if (id == graph_.output) return true;
     for (const Id user : users_[id]) {
       if (user == kNone) continue;
       if (contains(rest, user)) return true;
-      for (size_t p = pass + 1; p < plan_.passes.size(); ++p) {
-        if (contains(plan_.passes[p].nodes, user) && !contains(plan_.passes[p].nodes, id)) return true;
+      for (size_t p = pass + 1; p < nodes_.size(); ++p) {
+        if (contains(nodes_[p], user) && !contains(nodes_[p], id)) return true;
       }
     }
     return false;
@@ -116,7 +152,7 @@ class Scheduler {
 
   void schedule_pass(size_t pass) {
     std::vector<Id> rest;
-    const std::vector<Id>& nodes = plan_.passes[pass].nodes;
+    const std::vector<Id>& nodes = nodes_[pass];
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       // What lies in memory already is not computed again, nor what only it would need.
       if (!memory_[*it].exists() && read_later(*it, pass, rest)) rest.push_back(*it);
@@ -279,6 +315,7 @@ class Scheduler {
   const Options& options_;
   const std::vector<std::vector<Id>> users_;
   const int64_t cache_;
+  std::vector<std::vector<Id>> nodes_;  // of each pass, with what is computed again
   std::vector<Memory> memory_;
   Schedule result_;
 };

@@ -86,9 +86,9 @@ bool bench(const BenchRequest& request) {
   fmt::print("right at {}: the worst element is off by {:.3g} of its bound\n\n", to_string(checked_at),
              verdict.worst);
   const auto rate = [&](double seconds) {
-    return fmt::format("{:.1f}", cost.unfused_flops / seconds * 1e-9);
+    return fmt::format("{:.3g}", cost.unfused_flops / seconds * 1e-9);
   };
-  const auto stream = [&](double seconds) { return fmt::format("{:.1f}", cost.bytes / seconds * 1e-9); };
+  const auto stream = [&](double seconds) { return fmt::format("{:.3g}", cost.bytes / seconds * 1e-9); };
   print_table({{"", "median", "best", "GFLOP/s", "GB/s"},
                {"weights packed in every run", time_text(median), time_text(whole.front()), rate(median),
                 stream(median)},

@@ -16,9 +16,9 @@
  *
  * Or, for one of the five functions at the end of this file, a single call.
  *
- * Every function that can fail returns a status, 0 for success; upweave_last_error() is then one sentence that
- * names the parameter and its value. A call that fails has written nothing to its output. No function throws,
- * aborts or prints. Handles are immutable: any number of threads may use one at once.
+ * Every function that can fail returns a status, 0 for success; upweave_last_error() is then one sentence
+ * that names the parameter and its value. A call that fails has written nothing to its output. No function
+ * throws, aborts or prints. Handles are immutable: any number of threads may use one at once.
  */
 #ifndef UPWEAVE_UPWEAVE_H_
 #define UPWEAVE_UPWEAVE_H_
@@ -92,11 +92,13 @@ typedef struct upweave_pipeline upweave_pipeline; /* operations without sizes */
 typedef struct upweave_plan upweave_plan;         /* compiled for sizes, an element type and an engine */
 typedef struct upweave_weights upweave_weights;   /* parameters in the form that a plan's engine wants */
 
-/* The sentence of the last call of this thread that failed; "" if none has. Valid until the next one fails. */
+/* The sentence of the last call of this thread that failed; "" if none has. Valid until the next one fails.
+ */
 UPWEAVE_PUBLIC const char* upweave_last_error(void);
 UPWEAVE_PUBLIC const char* upweave_version(void);
 
-/* ---- Pipelines ------------------------------------------------------------------------------------------ */
+/* ---- Pipelines ------------------------------------------------------------------------------------------
+ */
 
 /* Reads a text such as "conv_transpose kernel s$stride | gelu"; `settings` has a value for each $name. */
 UPWEAVE_PUBLIC upweave_status upweave_parse(const char* text, const upweave_setting* settings,
@@ -113,7 +115,8 @@ UPWEAVE_PUBLIC const char* upweave_catalog_slug(size_t index); /* NULL past the 
 UPWEAVE_PUBLIC const char* upweave_pipeline_text(const upweave_pipeline* pipeline);
 UPWEAVE_PUBLIC void upweave_pipeline_free(upweave_pipeline* pipeline); /* NULL is fine, here and below */
 
-/* ---- Plans ---------------------------------------------------------------------------------------------- */
+/* ---- Plans ----------------------------------------------------------------------------------------------
+ */
 
 /* `shapes` has the input's, and those of parameters that the text leaves open. */
 UPWEAVE_PUBLIC upweave_status upweave_compile(const upweave_pipeline* pipeline, const upweave_shape* shapes,
@@ -128,7 +131,8 @@ UPWEAVE_PUBLIC const char* upweave_explain(const upweave_plan* plan);      /* fo
 UPWEAVE_PUBLIC const char* upweave_explain_json(const upweave_plan* plan); /* for a program */
 UPWEAVE_PUBLIC void upweave_plan_free(upweave_plan* plan);
 
-/* ---- Runs ----------------------------------------------------------------------------------------------- */
+/* ---- Runs -----------------------------------------------------------------------------------------------
+ */
 
 typedef struct upweave_call {
   const upweave_tensor* tensors; /* the input and every parameter; with `weights`, the input alone */
@@ -147,7 +151,8 @@ UPWEAVE_PUBLIC upweave_status upweave_pack(const upweave_plan* plan, const upwea
                                            size_t parameter_count, void* stream, upweave_weights** weights);
 UPWEAVE_PUBLIC void upweave_weights_free(upweave_weights* weights);
 
-/* ---- Five pipelines, one call each ---------------------------------------------------------------------- */
+/* ---- Five pipelines, one call each ----------------------------------------------------------------------
+ */
 
 /* Each is there as ..._f32 (T is float), ..._f16 and ..._bf16 (T is uint16_t): for example
  *
@@ -155,8 +160,8 @@ UPWEAVE_PUBLIC void upweave_weights_free(upweave_weights* weights);
  *                                            5, 5, 5, 2, 2, 2, 2, 2, 2);
  *
  * Per spatial axis, a transposed convolution gives (size - 1)*stride - 2*padding + kernel + output_padding
- * values. `kernel` is in_channels x out_channels x kernel_d x kernel_h x kernel_w. The functions keep the plans
- * of the last few sizes. */
+ * values. `kernel` is in_channels x out_channels x kernel_d x kernel_h x kernel_w. The functions keep the
+ * plans of the last few sizes. */
 #define UPWEAVE_FIVE(T, suffix)                                                                              \
   /* convT -> + sum_weight -> layer norm over channels -> average pool 2 -> gelu */                          \
   UPWEAVE_PUBLIC upweave_status upweave_conv_transpose3d_sum_layernorm_avgpool_gelu_##suffix(                \
@@ -174,10 +179,10 @@ UPWEAVE_PUBLIC void upweave_weights_free(upweave_weights* weights);
       size_t output_padding_w, double scaling_factor);                                                       \
   /* convT + conv_bias -> max pool 2 -> max pool 3 -> sum over channels, kept as one */                      \
   UPWEAVE_PUBLIC upweave_status upweave_conv_transpose3d_max_max_sum_##suffix(                               \
-      const T* input, const T* kernel, const T* conv_bias, T* output, size_t batch_size,                     \
-      size_t in_channels, size_t out_channels, size_t depth, size_t height, size_t width,                    \
-      size_t kernel_d, size_t kernel_h, size_t kernel_w, size_t stride_d, size_t stride_h, size_t stride_w,  \
-      size_t padding_d, size_t padding_h, size_t padding_w);                                                 \
+      const T* input, const T* kernel, const T* conv_bias, T* output, size_t batch_size, size_t in_channels, \
+      size_t out_channels, size_t depth, size_t height, size_t width, size_t kernel_d, size_t kernel_h,      \
+      size_t kernel_w, size_t stride_d, size_t stride_h, size_t stride_w, size_t padding_d,                  \
+      size_t padding_h, size_t padding_w);                                                                   \
   /* average pool pool_kernel -> convT -> clamp -> softmax over space -> * scale of the channel */           \
   UPWEAVE_PUBLIC upweave_status upweave_conv_transpose3d_avgpool_clamp_softmax_multiply_##suffix(            \
       const T* input, const T* kernel, const T* scale, T* output, size_t batch_size, size_t in_channels,     \

@@ -95,6 +95,10 @@ struct ToomOps {
   void (*output[kMaxPoints + 1][kMaxPoints + 1])(const AxisPass&);  // by m and n: rows n -> m by A^T
   // By m and n of axis a, then of b; null where only one axis at a time is served.
   void (*output_plane[5][kMaxPoints + 1][5][kMaxPoints + 1])(const PlanePass&);
+  // y[c] = sum over j < r of g[j]*x[j*step + c] for `count` channels, a multiple of 16; the second rounds to
+  // float32.
+  void (*weights)(const double* x, int64_t step, const double* g, int r, double* y, int64_t count);
+  void (*round_weights)(const double* x, int64_t step, const double* g, int r, float* y, int64_t count);
   // The largest |x| of a window of n[0] x n[1] x n[2] rows, each of `count` floats, a multiple of 16;
   // infinity if one is not a number.
   float (*magnitude)(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count);

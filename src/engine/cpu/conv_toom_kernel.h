@@ -90,6 +90,8 @@ class ToomConv final : public ConvKernel {
   int64_t m1_step() const { return kBlockRows * channels_out() + kSkew; }
   int64_t m2_step(int64_t tiles) const { return tiles * channels_out() + kSkew; }
   Buffers carve(float* scratch, size_t* bytes) const;
+  void pack_phase(const double* taps, const std::array<const double*, 3>& g, int64_t phase, int64_t ci,
+                  double* a, double* b, float* weights) const;
 
   void compute_group(const Call& call, const Group& group) const;
   View transform_depth(const Call& call, const Group& group, const ToomResidue& depth) const;

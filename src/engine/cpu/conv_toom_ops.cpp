@@ -215,6 +215,30 @@ HWY_ATTR float Magnitude(const float* x, const int (&n)[3], const int64_t (&step
   return bits == bits ? bits : HUGE_VALF;
 }
 
+using D64 = hn::ScalableTag<double>;
+using D32 = hn::Rebind<float, D64>;
+
+HWY_INLINE hn::Vec<D64> Combine(const double* HWY_RESTRICT x, int64_t step, const double* HWY_RESTRICT g,
+                                int r) {
+  const D64 d;
+  auto sum = hn::Mul(hn::Set(d, g[0]), hn::LoadU(d, x));
+  for (int j = 1; j < r; ++j) sum = hn::MulAdd(hn::Set(d, g[j]), hn::LoadU(d, x + j * step), sum);
+  return sum;
+}
+
+HWY_ATTR void Weights(const double* x, int64_t step, const double* g, int r, double* y, int64_t count) {
+  const D64 d;
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(hn::Lanes(d))) {
+    hn::StoreU(Combine(x + i, step, g, r), d, y + i);
+  }
+}
+
+HWY_ATTR void RoundWeights(const double* x, int64_t step, const double* g, int r, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(hn::Lanes(D64()))) {
+    hn::StoreU(hn::DemoteTo(D32(), Combine(x + i, step, g, r)), D32(), y + i);
+  }
+}
+
 HWY_ATTR const ToomOps& GetToomOps() {
   static const ToomOps ops = [] {
     ToomOps t = {};
@@ -246,6 +270,8 @@ HWY_ATTR const ToomOps& GetToomOps() {
     AddPlanes<3, 5>(t);
     AddPlanes<4, 5>(t);
     t.magnitude = Magnitude;
+    t.weights = Weights;
+    t.round_weights = RoundWeights;
     return t;
   }();
   return ops;

@@ -209,9 +209,11 @@ class _Writer:
         if self.dtype in (torch.float16, torch.bfloat16) or self.convolution.kwargs or self.conv_dtype != self.dtype:
             return
         at = next(i for i, s in enumerate(self.stages) if s.text.startswith("conv_transpose"))
-        if at + 1 == len(self.stages) or not self.stages[at + 1].affine or not self.stages[at].text.endswith(" g1"):
+        if at + 1 == len(self.stages) or not self.stages[at + 1].affine:
             return
         conv, norm = self.stages[at], self.stages[at + 1]
+        if any(w.startswith("g") for w in conv.text.split()):  # a grouped kernel has no axis of all channels
+            return
         if any(conv.result in (s.source, *s.uses) for s in self.stages[at + 2:]):
             return
         scale, shift = (self.tensor(name) for name in norm.affine)

@@ -110,7 +110,7 @@ def extents(x: Any) -> str:
     values = [x] if isinstance(x, int) else list(x)
     if not all(isinstance(v, int) for v in values):
         raise NotCovered("its extents are symbols")
-    return "x".join(map(str, values))
+    return "x".join(map(str, values if len(set(values)) > 1 else values[:1]))
 
 
 def _alone(r: Region, x: Node, inplace: Any) -> None:
@@ -129,7 +129,10 @@ def conv_transpose(r: Region, x, weight, bias=None, stride=1, padding=0, output_
     text = f"conv_transpose {r.tensor(weight, 'weight')}"
     if bias is not None:
         text += f" bias={r.tensor(bias, 'bias')}"
-    text += f" s{extents(stride)} p{extents(padding)} op{extents(output_padding)} d{extents(dilation)} g{groups}"
+    for prefix, given, default in (("s", stride, "1"), ("p", padding, "0"), ("op", output_padding, "0"),
+                                   ("d", dilation, "1"), ("g", groups, "1")):
+        if extents(given) != default:
+            text += f" {prefix}{extents(given)}"
     return r.add(value, text, out.shape)
 
 
@@ -152,7 +155,7 @@ def _pool(name: str) -> Callable:
         if extents(padding).strip("0x") or ceil_mode or extents(dilation).strip("1x"):
             raise NotCovered("it has padding, dilation or ceil_mode")
         text = f"{name} {extents(kernel_size)}"
-        if stride is not None and stride != [] and stride != ():
+        if stride is not None and stride != [] and stride != () and extents(stride) != extents(kernel_size):
             text += f" s{extents(stride)}"
         return r.add(value, text, example(r.node).shape)
 

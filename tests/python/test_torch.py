@@ -1,0 +1,402 @@
+"""torch.compile(model, backend="upweave"): the same answers as PyTorch, in one call where the vocabulary reaches."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import kernelbench  # noqa: E402
+import upweave  # noqa: E402
+import upweave.torch as ut  # noqa: E402
+from upweave.torch import _op  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend="upweave", options={"rest": "eager", **options})
+
+
+class Recorder:
+    """What the operator ran: text, tensors, result."""
+
+    def __init__(self, monkeypatch):
+        self.runs, execute = [], _op._execute
+
+        def record(text, input, tensors, options):
+            out = execute(text, input, tensors, options)
+            self.runs.append((text, input.clone(), {n: t.clone() for n, t in tensors.items()}, out))
+            return out
+
+        monkeypatch.setattr(_op, "_execute", record)
+
+    def bound(self):
+        """The derived bound of the first run's result, and its float64 truth."""
+        text, x, tensors, out = self.runs[0]
+        plan = upweave.compile(text, engine="reference", input=x, **tensors)
+        with torch.no_grad():
+            truth, bound = plan._core.truth({"input": x, **tensors})
+        return np.frombuffer(bound).reshape(out.shape)
+
+
+# --- KernelBench ---
+
+
+@pytest.mark.parametrize("number", kernelbench.MODELS)
+def test_kernelbench(number, monkeypatch):
+    """One call, the answer of eager float64 within the bound, the module's own state as PyTorch leaves it."""
+    model, inputs = kernelbench.make(number)
+    truth = copy.deepcopy(model).double()
+    eager = copy.deepcopy(model)
+    recorder, before = Recorder(monkeypatch), ut.statistics()
+    with torch.no_grad():
+        y = compiled(model)(*inputs)
+        expected = truth(*(x.double() for x in inputs))
+        eager(*inputs)
+    after = ut.statistics()
+    assert after.calls - before.calls == 1 and after.eager == before.eager
+    assert y.shape == expected.shape and y.dtype == torch.float32
+    assert expected.max() - expected.min() > 1e-3  # nothing is flattened that could be wrong
+    error = (y.double() - expected).abs().numpy()
+    assert (error <= recorder.bound().reshape(error.shape)).all()
+    for (name, buffer), ours in zip(eager.named_buffers(), model.buffers()):
+        torch.testing.assert_close(ours, buffer, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("number", (11, 20, 38, 42, 58, 77, 89))
+def test_kernelbench_gradients(number):
+    """Training: gradients of every parameter and the input, float64, as eager has them."""
+    model, inputs = kernelbench.make(number)
+    model = model.double()
+    other = copy.deepcopy(model)
+    inputs = [x.double().requires_grad_() for x in inputs]
+    others = [x.detach().clone().requires_grad_() for x in inputs]
+    weight = torch.rand(1, dtype=torch.float64)
+    (compiled(model)(*inputs) * weight).square().sum().backward()
+    (other(*others) * weight).square().sum().backward()
+    for ours, theirs in zip([*inputs, *model.parameters()], [*others, *other.parameters()]):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-7, atol=1e-9)
+
+
+def test_report_covers_every_model():
+    for number in (2, 38, 72):
+        model, inputs = kernelbench.make(number)
+        report = ut.report(model, *inputs)
+        assert report.calls == 1 and all(name.startswith("add_") for name in report.left)
+
+
+# --- The operator ---
+
+
+def test_opcheck():
+    x, k, b = torch.randn(2, 3, 5), torch.randn(3, 4, 3), torch.randn(4)
+    arguments = (x, [k, b], "conv_transpose k bias=b s2 | batch_norm eps=1e-05 | gelu", "k b",
+                 "conv_transpose k bias=b s2", "")
+    torch.library.opcheck(torch.ops.upweave.run.default, arguments)
+    needing = (x.requires_grad_(), [k.requires_grad_(), b], *arguments[2:4], "", "")
+    torch.library.opcheck(torch.ops.upweave.run.default, needing)
+
+
+GRADIENTS = [
+    "conv_transpose k b s2 p1 | layer_norm channel | gelu | mul 1.5",
+    "conv_transpose k b s2 op1 | max_pool 2 | softmax channel as y | sum channel | add @y",
+    "avg_pool 2 | conv_transpose k b | group_norm 2 weight=w bias=b eps=1e-3 | tanh | mean space",
+    "conv_transpose k b | batch_norm w b | leaky_relu 0.2 | sub b | minimum 0.5 | logsumexp space",
+    "conv_transpose k b d2 | instance_norm | mish | hardswish | clamp -0.3 0.4 | div w | max width",
+]
+
+
+@pytest.mark.parametrize("text", GRADIENTS)
+def test_gradcheck(text):
+    x = torch.randn(2, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    names = [n for n in ("k", "b", "w") if n in text.replace("=", " ").split()]
+    shapes = {"k": (2, 4, 2, 3), "b": (4,), "w": (4,)}
+    tensors = [(torch.rand(shapes[n], dtype=torch.float64) + 0.5).requires_grad_() for n in names]
+    assert torch.autograd.gradcheck(lambda x, *t: ut.run(text, x, **dict(zip(names, t))), (x, *tensors),
+                                    fast_mode="gelu" not in text)  # one of them entry by entry
+
+
+def test_run_agrees_with_its_engine():
+    """`drop` and settings of the text reach the shapes that tracing sees."""
+    x, k = torch.randn(2, 3, 4, 5), torch.randn(3, 4, 2, 2)
+    text = "conv_transpose k | sum space drop | relu"
+    with torch.no_grad():
+        y = ut.run(text, x, k=k)
+        assert y.shape == (2, 4) == torch.compile(ut.run, backend="eager")(text, x, k=k).shape
+    torch.testing.assert_close(y, F.conv_transpose2d(x, k).sum((2, 3)).relu())
+
+
+# --- Modules ---
+
+
+class Net(nn.Sequential):
+    """Builds from layers, for short tests."""
+
+
+def check(model, *inputs, calls=1, tolerance=1e-5, **options):
+    truth = copy.deepcopy(model).double()
+    before = ut.statistics()
+    with torch.no_grad():
+        y = compiled(model, **options)(*inputs)
+        expected = truth(*(x.double() for x in inputs))
+    assert ut.statistics().calls - before.calls == calls
+    torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
+    return y
+
+
+def busy(norm):
+    """A norm whose every number matters."""
+    for tensor in (norm.weight, norm.bias, norm.running_mean):
+        nn.init.normal_(tensor)
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    return norm
+
+
+@pytest.mark.parametrize("axes", (1, 2, 3))
+def test_eval_norm_folds_and_dropout_disappears(axes):
+    conv = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[axes - 1]
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[axes - 1]
+    model = Net(conv(3, 6, 3, stride=2), busy(norm(6)), nn.Dropout(0.5), nn.ReLU(inplace=True)).eval()
+    x = torch.randn(2, 3, *range(4, 4 + axes))
+    check(model, x)
+    assert "batch_norm" not in ut.report(model, x).texts[0] and " | mul " not in ut.report(model, x).texts[0]
+
+
+def test_eval_norm_behind_groups_and_further_away():
+    check(Net(nn.ConvTranspose2d(4, 6, 3, groups=2, dilation=2), busy(nn.BatchNorm2d(6)), nn.SiLU()).eval(),
+          torch.randn(2, 4, 5, 6))
+    check(Net(nn.ConvTranspose2d(4, 6, 3), nn.Tanh(), busy(nn.BatchNorm2d(6))).eval(), torch.randn(2, 4, 5, 6))
+
+
+def test_training_dropout_is_left_alone():
+    model = Net(nn.ConvTranspose1d(3, 4, 3), nn.ReLU(), nn.Dropout(0.5))
+    report = ut.report(model, torch.randn(2, 3, 5))
+    assert report.calls == 1 and "dropout" in report.left[0] and "drops at random" in str(report)
+
+
+def test_training_norm_updates_its_statistics_each_step():
+    model = Net(nn.ConvTranspose2d(3, 5, 3, stride=2), nn.BatchNorm2d(5, momentum=0.3), nn.ReLU())
+    other, ours = copy.deepcopy(model), compiled(model)
+    for step in range(3):
+        x = torch.randn(2, 3, 4, 5) + step
+        ours(x).sum().backward()
+        other(x).sum().backward()
+    for name, buffer in other.named_buffers():
+        torch.testing.assert_close(dict(model.named_buffers())[name], buffer, rtol=1e-5, atol=1e-6)
+    for theirs, mine in zip(other.parameters(), model.parameters()):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_two_convolutions_are_two_calls():
+    model = Net(nn.ConvTranspose2d(3, 5, 4, stride=2, padding=1), nn.InstanceNorm2d(5, affine=True), nn.LeakyReLU(0.2),
+                nn.Conv2d(5, 5, 3), nn.ReLU(), nn.ConvTranspose2d(5, 2, 2, stride=2), nn.Sigmoid())
+    check(model, torch.randn(2, 3, 5, 4), calls=2)
+    report = ut.report(model, torch.randn(2, 3, 5, 4))
+    assert report.texts[1].startswith("relu | conv_transpose") and len(report.left) == 1  # the convolution
+
+
+class Channels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.ConvTranspose2d(3, 6, 2, stride=2), nn.LayerNorm(6)
+
+    def forward(self, x):
+        return F.gelu(self.norm(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2), approximate="tanh")
+
+
+def test_layer_norm_over_channels():
+    check(Channels(), torch.randn(2, 3, 4, 5))
+
+
+class Residual(nn.Module):
+    """A value that escapes, a skip that comes in, numbers on the left."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.ConvTranspose2d(3, 4, 3, padding=1)
+
+    def forward(self, x, skip):
+        y = 1 - 0.5 * self.conv(x)
+        z = torch.relu(skip + y)
+        return z.square() - y, torch.cumsum(z, 1)
+
+
+def test_values_that_escape():
+    model, x, skip = Residual(), torch.randn(2, 3, 5, 6), torch.randn(2, 4, 5, 6)
+    with torch.no_grad():
+        for ours, theirs in zip(compiled(model)(x, skip), model(x, skip)):
+            torch.testing.assert_close(ours, theirs)
+    assert ut.report(model, x, skip).calls == 1
+
+
+def test_in_place_changes_that_others_see():
+    class Changing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.ConvTranspose1d(2, 3, 2)
+
+        def forward(self, x):
+            y = self.conv(x)
+            z = F.relu(y, inplace=True)
+            return y + z.sum(-1, keepdim=True)
+
+    model, x = Changing(), torch.randn(2, 2, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x))
+
+
+# --- How PyTorch runs it ---
+
+
+def test_batch_sizes_do_not_compile_without_end():
+    model = Net(nn.ConvTranspose2d(3, 4, 3, stride=2), nn.GroupNorm(2, 4), nn.ReLU())
+    graphs = []
+
+    def counting(module, inputs):
+        graphs.append(1)
+        return ut.backend(module, inputs, options={"rest": "eager"})
+
+    run, before = torch.compile(model, backend=counting), ut.statistics()
+    with torch.no_grad():
+        for batch in (2, 3, 5, 7, 5, 3, 2):
+            x = torch.randn(batch, 3, 4, 5)
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(graphs) <= 2 and ut.statistics().compiled - before.compiled == 4
+
+
+def test_kept_plans_are_bounded(monkeypatch):
+    monkeypatch.setattr(_op, "MOST_PLANS", 5)
+    k = torch.randn(2, 3, 2)
+    with torch.no_grad():
+        for n in range(1, 12):
+            ut.run("conv_transpose k", torch.randn(1, 2, n), k=k)
+    assert ut.statistics().kept <= 5
+
+
+def test_inference_mode():
+    model, x = Channels(), torch.randn(2, 3, 4, 5)
+    with torch.inference_mode():
+        y = compiled(model)(x)
+        torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
+    assert y.is_inference()
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_autocast(dtype):
+    model = Net(nn.ConvTranspose2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Softmax(1)).eval()
+    x = torch.randn(2, 3, 4, 5)
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        y, expected = compiled(model)(x), model(x)
+    assert y.dtype == expected.dtype
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-3)
+    # Rounded where PyTorch rounds: nearer to it than the float32 answer is, and float32's is not ours.
+    rounded = copy.deepcopy(model)
+    with torch.no_grad():
+        rounded[0].weight.copy_(rounded[0].weight.to(dtype))
+        rounded[0].bias.copy_(rounded[0].bias.to(dtype))
+        exact = rounded.double()(x.to(dtype).double())
+    torch.testing.assert_close(y.double(), exact, rtol=2 * torch.finfo(y.dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_sixteen_bits(dtype):
+    model = Net(nn.ConvTranspose2d(3, 6, 3, stride=2), nn.GroupNorm(2, 6), nn.ReLU()).to(dtype)
+    x = torch.randn(2, 3, 4, 5).to(dtype)
+    with torch.no_grad():
+        y, exact = compiled(model)(x), copy.deepcopy(model).double()(x.double())
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_channels_last():
+    model = Net(nn.ConvTranspose2d(3, 6, 3, stride=2), nn.ReLU()).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        y, expected = compiled(model)(x), model(x)
+    torch.testing.assert_close(y, expected)
+    assert y.stride() == expected.stride()
+
+
+def test_what_is_not_covered_still_works():
+    class Other(nn.Module):
+        def forward(self, x):
+            return torch.fft.rfft(x).abs()
+
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(Other())(torch.ones(4)), Other()(torch.ones(4)))
+        unbatched = nn.ConvTranspose2d(3, 4, 2)
+        x = torch.randn(3, 5, 6)
+        torch.testing.assert_close(compiled(unbatched)(x), unbatched(x))
+    assert "no batch axis" in str(ut.report(unbatched, x))
+
+
+def test_rest_goes_to_inductor():
+    model = Net(nn.ConvTranspose1d(2, 3, 4, stride=2), nn.ReLU(), nn.ELU())
+    x, seen = torch.randn(2, 2, 5), ut.statistics()
+    other = copy.deepcopy(model)
+    torch.compile(model, backend="upweave")(x).sum().backward()
+    other(x).sum().backward()
+    assert ut.statistics().calls == seen.calls + 1
+    for ours, theirs in zip(model.parameters(), other.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_options_are_checked():
+    x = torch.randn(1, 2, 3)
+    for options, sentence in (({"rest": "triton"}, "option rest is 'triton'"), ({"speed": "9"}, "option 'speed'")):
+        with pytest.raises(Exception, match=sentence):
+            torch.compile(nn.ConvTranspose1d(2, 3, 2), backend="upweave", options=options)(x)
+        torch._dynamo.reset()
+
+
+# --- Plans and tensors ---
+
+
+def test_tensors_go_in_and_come_out():
+    x, k = torch.randn(1, 2, 5), torch.randn(2, 3, 2)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        xs, ks = x.to(dtype), k.to(dtype)
+        y = upweave.compile("conv_transpose kernel", input=xs, kernel=ks)(xs, kernel=ks)
+        assert y.dtype == dtype
+        torch.testing.assert_close(y.float(), F.conv_transpose1d(xs.float(), ks.float()), rtol=2e-2, atol=2e-2)
+
+
+def test_a_plan_refuses_gradients():
+    x, k = torch.randn(1, 2, 5), torch.randn(2, 3, 2, requires_grad=True)
+    plan = upweave.compile("conv_transpose kernel", input=x, kernel=(2, 3, 2))
+    with pytest.raises(ValueError, match="kernel requires a gradient"):
+        plan(x, kernel=k)
+    with torch.no_grad():
+        plan(x, kernel=k)
+
+
+def test_threads_share_a_compiled_model():
+    model = Net(nn.ConvTranspose2d(3, 4, 3), nn.ReLU())
+    run, x, wrong = compiled(model), torch.randn(2, 3, 4, 5), []
+    with torch.no_grad():
+        expected = run(x)
+
+    def work():
+        with torch.no_grad():
+            for _ in range(20):
+                if not torch.equal(run(x), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

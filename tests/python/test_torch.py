@@ -285,6 +285,20 @@ def test_kept_plans_are_bounded(monkeypatch):
     assert ut.statistics().kept <= 5
 
 
+def test_weights_are_packed_once_and_never_stale():
+    """Two layers alike but for their weights; then a change that PyTorch's version counter does not see."""
+    model = Net(nn.ConvTranspose2d(16, 16, 4, stride=2), nn.Conv2d(16, 16, 1), nn.ConvTranspose2d(16, 16, 4, stride=2))
+    run, x, before = compiled(model), torch.randn(1, 16, 3, 3), ut.statistics()
+    with torch.no_grad():
+        for _ in range(4):
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+        assert ut.statistics().packed - before.packed == 2
+        for _ in range(5):
+            model[0].weight.data.numpy()[:] *= -0.5
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    assert 3 <= ut.statistics().packed - before.packed <= 5  # what changes at every call is not kept for long
+
+
 def test_inference_mode():
     model, x = Channels(), torch.randn(2, 3, 4, 5)
     with torch.inference_mode():

@@ -24,6 +24,7 @@ class Statistics(NamedTuple):
     compiled: int  # plans made
     kept: int  # plans alive
     eager: int  # calls that PyTorch's operators served, because no engine could
+    packed: int  # times that weights were packed to be used again
 
 
 class _Plans:
@@ -51,14 +52,61 @@ class _Plans:
 _plans = _Plans()
 
 
+class _Packed:
+    """Packed weights of the calls that were made last, each beside a copy of what was packed. They serve again while
+    the tensors are the same bits, which costs a look at them and can never be wrong."""
+
+    MOST, PATIENCE = 32, 2
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.entries: collections.OrderedDict[tuple, tuple] = collections.OrderedDict()
+        self.count = 0
+
+    @staticmethod
+    def bits(t: Tensor) -> Tensor:
+        return t.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
+
+    def get(self, plan: Plan, site: str, tensors: dict[str, Tensor]) -> Any:
+        """Packed weights, or the tensors themselves where packing them to be kept does not pay: small ones, those on
+        a device, and those that have changed more often than PATIENCE allows."""
+        if not site or any(t.device.type != "cpu" for t in tensors.values()):
+            return tensors
+        if sum(t.numel() for t in tensors.values()) < 1 << 12:
+            return tensors
+        key = (plan, site)
+        with self.lock:
+            copies, weights, changes = self.entries.get(key, (None, None, 0))
+            if key in self.entries:
+                self.entries.move_to_end(key)
+        if changes > self.PATIENCE:
+            return tensors
+        if copies and all(torch.equal(self.bits(copies[name]), self.bits(t)) for name, t in tensors.items()):
+            return weights
+        changes += copies is not None
+        if changes > self.PATIENCE:
+            entry: tuple = (None, None, changes)
+        else:
+            entry = ({name: t.clone() for name, t in tensors.items()}, plan._core.pack(tensors, None), changes)
+        with self.lock:
+            self.count += entry[1] is not None
+            self.entries[key] = entry
+            while len(self.entries) > self.MOST:
+                self.entries.popitem(last=False)
+        return tensors if entry[1] is None else entry[1]
+
+
+_packed = _Packed()
+
+
 def statistics() -> Statistics:
     """Counts since the process began, for tests and for the curious."""
-    return Statistics(_plans.calls, _plans.compiled, len(_plans.plans), _plans.eager)
+    return Statistics(_plans.calls, _plans.compiled, len(_plans.plans), _plans.eager, _packed.count)
 
 
 def _plan(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) -> Plan | None:
     """The plan, or None where no engine takes it and PyTorch's operators must."""
-    engine, _, precision = options.partition(",")
+    engine, precision, _ = (*options.split(","), "", "")[:3]
     dtype = _DTYPES.get(input.dtype)
     if dtype is None or input.device.type not in ("cpu", "cuda"):
         return None
@@ -83,7 +131,7 @@ def _execute(text: str, input: Tensor, tensors: dict[str, Tensor], options: str)
         _plans.eager += 1
         return _eager.run(text, input, tensors).contiguous()
     out = torch.empty(plan.shape, dtype=input.dtype, device=input.device)
-    plan._core.run(input, tensors, out, False, None)
+    plan._core.run(input, _packed.get(plan, (*options.split(","), "", "")[2], tensors), out, False, None)
     return out
 
 
@@ -146,7 +194,8 @@ def _backward(ctx: Any, grads: Sequence[Tensor]) -> tuple:
     return result[0], result[1:], None, None, None, None
 
 
-# `names` has the tensors' names, `moments` a pipeline a line whose statistics a running average wants.
+# `names` has the tensors' names, `moments` a pipeline a line whose statistics a running average wants; `options` are
+# engine, precision and, for calls that a graph holds, a word of their own.
 torch.library.define("upweave::run", "(Tensor input, Tensor[] tensors, str text, str names, str moments, "
                                      "str options) -> Tensor[]")
 torch.library.impl("upweave::run", ["CPU", "CUDA"], _run)

@@ -3,6 +3,7 @@ and puts one call in its place."""
 
 from __future__ import annotations
 
+import itertools
 import operator
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -153,6 +154,9 @@ def fold_bias(bias, scale, shift):
     return shift if bias is None else bias * scale + shift
 
 
+_sites = itertools.count()  # tells calls with the same text apart, for the weights that are kept with each
+
+
 class _Writer:
     """Writes the one call in place of a region's nodes."""
 
@@ -236,7 +240,7 @@ class _Writer:
             tensors = [self.tensor(n) for n in names]
             source = self.cast(self.source, True, example(self.source).dtype)
             run = self.call(torch.ops.upweave.run.default, source, tensors, text, " ".join(names),
-                            "\n".join(prefix for prefix, _ in updates), self.options)
+                            "\n".join(prefix for prefix, _ in updates), f"{self.options},{next(_sites)}")
             result = self.call(operator.getitem, run, 0)
             for i, (_, (mean, variance, momentum)) in enumerate(updates, 1):
                 moments = graph.call_method("detach", (self.call(operator.getitem, run, i),))
@@ -293,7 +297,7 @@ def _replace(convolution: Node, taken: set[Node], options: str) -> Found:
     return found
 
 
-def rewrite(module: GraphModule, options: str = "") -> list[Found]:
+def rewrite(module: GraphModule, options: str = ",strict") -> list[Found]:
     """Rewrites the graph in place and says what was found."""
     taken: set[Node] = set()
     results = []

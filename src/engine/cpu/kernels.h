@@ -80,6 +80,12 @@ void expand(const void* src, Dtype type, int64_t n, float* dst);
 void shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream);
 // dst[c*dst_ld + r] = src[r*src_ld + c]
 void transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld);
+// The same past the caches, if whole aligned lines allow it here; false if nothing was done.
+bool transpose_stream(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst,
+                      int64_t dst_ld);
+// `rows` rows of `n` elements, `dst_ld` elements apart in memory.
+void shrink_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void* dst, int64_t dst_ld,
+                 Dtype type, bool stream);
 void flush_stream();  // after the last `stream` of a thread
 
 }  // namespace upweave::cpu

@@ -166,7 +166,14 @@ HWY_INLINE void Transpose4x4(const float* src, int64_t src_ld, float* dst, int64
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 // Pairs of rows, pairs of pairs, then blocks of four: 64 shuffles for 256 elements.
+template <bool kStream>
 HWY_INLINE void Transpose16x16(const float* src, int64_t src_ld, float* dst, int64_t dst_ld) {
+  const auto put = [](float* to, __m512 v) HWY_ATTR {
+    if constexpr (kStream)
+      _mm512_stream_ps(to, v);
+    else
+      _mm512_storeu_ps(to, v);
+  };
   __m512 a[16], b[16];
   for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(src + i * src_ld);
   for (int i = 0; i < 16; i += 2) {
@@ -185,10 +192,10 @@ HWY_INLINE void Transpose16x16(const float* src, int64_t src_ld, float* dst, int
                  hi01 = _mm512_shuffle_f32x4(a[k], a[k + 4], 0xee);
     const __m512 lo23 = _mm512_shuffle_f32x4(a[k + 8], a[k + 12], 0x44),
                  hi23 = _mm512_shuffle_f32x4(a[k + 8], a[k + 12], 0xee);
-    _mm512_storeu_ps(dst + k * dst_ld, _mm512_shuffle_f32x4(lo01, lo23, 0x88));
-    _mm512_storeu_ps(dst + (4 + k) * dst_ld, _mm512_shuffle_f32x4(lo01, lo23, 0xdd));
-    _mm512_storeu_ps(dst + (8 + k) * dst_ld, _mm512_shuffle_f32x4(hi01, hi23, 0x88));
-    _mm512_storeu_ps(dst + (12 + k) * dst_ld, _mm512_shuffle_f32x4(hi01, hi23, 0xdd));
+    put(dst + k * dst_ld, _mm512_shuffle_f32x4(lo01, lo23, 0x88));
+    put(dst + (4 + k) * dst_ld, _mm512_shuffle_f32x4(lo01, lo23, 0xdd));
+    put(dst + (8 + k) * dst_ld, _mm512_shuffle_f32x4(hi01, hi23, 0x88));
+    put(dst + (12 + k) * dst_ld, _mm512_shuffle_f32x4(hi01, hi23, 0xdd));
   }
 }
 #endif
@@ -212,7 +219,7 @@ void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, flo
   const int64_t rows16 = rows / 16 * 16, cols16 = cols / 16 * 16;
   for (int64_t r = 0; r < rows16; r += 16) {
     for (int64_t c = 0; c < cols16; c += 16)
-      Transpose16x16(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
+      Transpose16x16<false>(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
   }
   TransposeBy4(src + cols16, src_ld, rows16, cols - cols16, dst + cols16 * dst_ld, dst_ld);
   TransposeBy4(src + rows16 * src_ld, src_ld, rows - rows16, cols, dst + rows16, dst_ld);
@@ -222,6 +229,29 @@ void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, flo
 }
 #endif
 
+bool TransposeStream(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst,
+                     int64_t dst_ld) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if (rows % 16 || cols % 16 || dst_ld % 16 || reinterpret_cast<uintptr_t>(dst) % 64) return false;
+  for (int64_t c = 0; c < cols; c += 16) {
+    for (int64_t r = 0; r < rows; r += 16) {
+      Transpose16x16<true>(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
+    }
+  }
+  return true;
+#else
+  (void)src, (void)src_ld, (void)rows, (void)cols, (void)dst, (void)dst_ld;
+  return false;
+#endif
+}
+
+void ShrinkRows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void* dst, int64_t dst_ld,
+                Dtype type, bool stream) {
+  for (int64_t r = 0; r < rows; ++r) {
+    Shrink(src + r * src_ld, n, static_cast<char*>(dst) + r * dst_ld * size_of(type), type, stream);
+  }
+}
+
 }  // namespace upweave::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -230,7 +260,9 @@ namespace upweave::cpu {
 
 HWY_EXPORT(Expand);
 HWY_EXPORT(Shrink);
+HWY_EXPORT(ShrinkRows);
 HWY_EXPORT(Transpose);
+HWY_EXPORT(TransposeStream);
 
 void expand(const void* src, Dtype type, int64_t n, float* dst) {
   HWY_DYNAMIC_DISPATCH(Expand)(src, type, n, dst);
@@ -240,6 +272,14 @@ void shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream) {
 }
 void transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld) {
   HWY_DYNAMIC_DISPATCH(Transpose)(src, src_ld, rows, cols, dst, dst_ld);
+}
+bool transpose_stream(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst,
+                      int64_t dst_ld) {
+  return HWY_DYNAMIC_DISPATCH(TransposeStream)(src, src_ld, rows, cols, dst, dst_ld);
+}
+void shrink_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void* dst, int64_t dst_ld,
+                 Dtype type, bool stream) {
+  HWY_DYNAMIC_DISPATCH(ShrinkRows)(src, src_ld, rows, n, dst, dst_ld, type, stream);
 }
 void flush_stream() { hwy::FlushStream(); }
 

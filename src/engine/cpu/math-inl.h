@@ -40,27 +40,31 @@ HWY_INLINE VF Clamp(VF x, VF lo, VF hi) {
   return hn::IfThenElse(hn::Gt(x, hi), hi, x);
 }
 
-// exp(x + tail), x in [-105, 90] (NaN gives garbage), |tail| tiny: 2^n exp(r) with |r| <= ln(2)/2.
-// 2^n is applied in two halves so that subnormal results round once and overflow gives infinity.
-HWY_INLINE VF ExpCore(VF x, VF tail) {
+// y 2^n for integral n in [-151, 151], rounded once where it becomes subnormal, infinite where it overflows.
+HWY_INLINE VF Scale(VF y, VF n) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  return VF{_mm512_scalef_ps(y.raw, n.raw)};
+#else  // in two halves: 2^n itself may be out of range
   const hn::RebindToSigned<DF> di;
-  const auto n = hn::NearestInt(hn::Mul(x, Splat(1.44269504f)));
-  const VF nf = hn::ConvertTo(DF(), n);
-  VF r = hn::NegMulAdd(nf, Splat(0.693359375f), x);
-  r = hn::Add(hn::NegMulAdd(nf, Splat(-2.12194440e-4f), r), tail);
-  const VF p = Poly(r, 5.0000001201e-1f, 1.6666665459e-1f, 4.1665795894e-2f, 8.3334519073e-3f,
-                    1.3981999507e-3f, 1.9875691500e-4f);
-  const VF e = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), Splat(1.0f));
-  const auto half = hn::ShiftRight<1>(n);
-  const auto bias = hn::Set(di, 127);
+  const auto i = hn::ConvertTo(di, n), half = hn::ShiftRight<1>(i), bias = hn::Set(di, 127);
   const VF a = hn::BitCast(DF(), hn::ShiftLeft<23>(hn::Add(half, bias)));
-  const VF b = hn::BitCast(DF(), hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias)));
-  return hn::Mul(hn::Mul(e, a), b);
+  const VF b = hn::BitCast(DF(), hn::ShiftLeft<23>(hn::Add(hn::Sub(i, half), bias)));
+  return hn::Mul(hn::Mul(y, a), b);
+#endif
 }
 
-// 1 ulp everywhere.
+// exp(x) for x in [-105, 90] (NaN gives anything): 2^n exp(r) with |r| <= ln(2)/2.
+HWY_INLINE VF ExpCore(VF x) {
+  const VF n = hn::Round(hn::Mul(x, Splat(1.44269504f)));
+  const VF r = hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
+  const VF p = Poly(r, 5.0000001201e-1f, 1.6666665459e-1f, 4.1665795894e-2f, 8.3334519073e-3f,
+                    1.3981999507e-3f, 1.9875691500e-4f);
+  return Scale(hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), Splat(1.0f)), n);
+}
+
+// 1.5 ulp everywhere.
 HWY_INLINE VF Exp(VF x) {
-  const VF y = ExpCore(hn::Min(hn::Max(x, Splat(-105.0f)), Splat(90.0f)), hn::Zero(DF()));
+  const VF y = ExpCore(hn::Min(hn::Max(x, Splat(-105.0f)), Splat(90.0f)));
   return hn::IfThenElse(hn::Eq(x, x), y, x);
 }
 
@@ -78,7 +82,7 @@ HWY_INLINE VF Tanh(VF x) {
                     -5.70498872745e-3f);
   const VF small = hn::MulAdd(hn::Mul(x2, x), p, x);
   const VF clamped = hn::Min(t, Splat(10.0f));  // tanh(10) rounds to 1
-  const VF e = ExpCore(hn::Add(clamped, clamped), hn::Zero(DF()));
+  const VF e = ExpCore(hn::Add(clamped, clamped));
   const VF large = hn::CopySign(hn::Sub(Splat(1.0f), hn::Div(Splat(2.0f), hn::Add(e, Splat(1.0f)))), x);
   const VF y = hn::IfThenElse(hn::Lt(t, Splat(0.625f)), small, large);
   return hn::IfThenElse(hn::Eq(x, x), y, x);
@@ -105,13 +109,11 @@ HWY_INLINE VF Hardswish(VF x) {
 // behind 5.5 the power decides, and below 2^-126 the result is 0. Within 2 ulp of the result plus 2^-23 |x|.
 HWY_INLINE VF Gelu(VF x) {
   const VF t = hn::Abs(x);
-  const VF w = hn::Max(hn::Mul(hn::Mul(t, t), Splat(-0.721347520444f)), Splat(-127.0f));
+  const VF w = hn::Max(hn::Mul(hn::Mul(t, t), Splat(-0.721347520444f)), Splat(-151.0f));
   const VF near = hn::Round(w);
-  const VF e = Poly(hn::Sub(w, near), 1.0f, 6.931471825e-1f, 2.402264625e-1f, 5.550328642e-2f,
-                    9.618489072e-3f, 1.339993090e-3f, 1.534581097e-4f);
-  const auto n =
-      hn::Add(hn::ConvertTo(hn::RebindToSigned<DF>(), near), hn::Set(hn::RebindToSigned<DF>(), 127));
-  const VF power = hn::Mul(e, hn::BitCast(DF(), hn::ShiftLeft<23>(n)));
+  const VF power = Scale(Poly(hn::Sub(w, near), 1.0f, 6.931471825e-1f, 2.402264625e-1f, 5.550328642e-2f,
+                              9.618489072e-3f, 1.339993090e-3f, 1.534581097e-4f),
+                         near);
   const VF r = Poly(hn::Min(t, Splat(5.5f)), 4.999999106e-1f, -3.989352584e-1f, 2.499030828e-1f,
                     -1.324568093e-1f, 6.103637442e-2f, -2.417483740e-2f, 7.841818966e-3f, -1.933055697e-3f,
                     3.292353940e-4f, -3.376602763e-5f, 1.549126750e-6f);

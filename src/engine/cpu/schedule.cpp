@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
@@ -247,6 +248,12 @@ class Scheduler {
   // given; derived weights and inputs keep float32.
   void make_kernel(Id conv, ConvStage& stage) {
     const Id weights = graph_[conv].in[1];
+    if (const auto it = convs_.find(conv); it != convs_.end()) {  // computed again: the same kernel
+      stage.kernel = result_.kernels[it->second].kernel;
+      stage.packed_offset = result_.kernels[it->second].offset;
+      return;
+    }
+    convs_[conv] = result_.kernels.size();
     const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, weights) &&
                      stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);
@@ -259,7 +266,6 @@ class Scheduler {
                     "the packed parameters");
   }
 
-  // Tries both layouts on what is left and keeps the one that takes more of it.
   std::vector<Id> launch_mean_conv(const std::vector<Id>& rest) {
     std::vector<Id> means;
     std::ranges::copy_if(rest, std::back_inserter(means), [&](Id id) {
@@ -268,6 +274,7 @@ class Scheduler {
     return means.empty() ? means : launch_node(means);
   }
 
+  // Tries both layouts on the candidates and keeps the one that takes more of them.
   std::vector<Id> launch_tiles(size_t pass, const std::vector<Id>& candidates, const std::vector<Id>& rest) {
     std::vector<Id> best;
     Layout layout = Layout::kChannelsFirst;
@@ -317,6 +324,7 @@ class Scheduler {
   const int64_t cache_;
   std::vector<std::vector<Id>> nodes_;  // of each pass, with what is computed again
   std::vector<Memory> memory_;
+  std::map<Id, size_t> convs_;  // their kernels in the result
   Schedule result_;
 };
 

@@ -60,11 +60,23 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
         const int64_t channels = std::min(kLane, region.channels - c);
         for (int64_t w = 0; w < run[2]; w += kStageWidth) {
           const int64_t n = std::min(kStageWidth, run[2] - w);
-          if (ld != 1) transpose(src + w * ld + c, ld, n, channels, stage, kStageWidth);
-          for (int64_t k = 0; k < channels; ++k) {
-            const int64_t at = (region.n * to.dims.c + region.c0 + c + k) * to.dims.voxels() + start + w;
-            shrink(ld == 1 ? src + w : stage + k * kStageWidth, n, data + at * size, to.type, stream);
+          const float* from = src + w * ld + c;
+          const int64_t voxels = to.dims.voxels();
+          char* at = data + ((region.n * to.dims.c + region.c0 + c) * voxels + start + w) * size;
+          if (ld == 1) {
+            shrink(src + w, n, at, to.type, stream);
+            continue;
           }
+          if (to.type == Dtype::kF32) {  // straight from the tile to its lines
+            float* line = reinterpret_cast<float*>(at);
+            if (stream && transpose_stream(from, ld, n, channels, line, voxels)) continue;
+            if (!stream) {
+              transpose(from, ld, n, channels, line, voxels);
+              continue;
+            }
+          }
+          transpose(from, ld, n, channels, stage, kStageWidth);
+          shrink_rows(stage, kStageWidth, channels, n, at, voxels, to.type, stream);
         }
       }
     }

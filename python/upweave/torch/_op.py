@@ -156,7 +156,7 @@ def _named(text: str, names: str, tensors: Sequence[Tensor]) -> dict[str, Tensor
 def _run(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, moments: str,
          options: str) -> list[Tensor]:
     _plans.calls += 1
-    with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
+    with torch.no_grad(), torch.autocast(input.device.type, enabled=False), torch.cuda.device_of(input):
         dense = input.contiguous()
         given = [t.contiguous() for t in tensors]
         results = [_execute(text, dense, _named(text, names, given), options)]

@@ -99,9 +99,11 @@ struct ToomOps {
   // float32.
   void (*weights)(const double* x, int64_t step, const double* g, int r, double* y, int64_t count);
   void (*round_weights)(const double* x, int64_t step, const double* g, int r, float* y, int64_t count);
-  // The largest |x| of a window of n[0] x n[1] x n[2] rows, each of `count` floats, a multiple of 16;
-  // infinity if one is not a number.
-  float (*magnitude)(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count);
+  // Of each of `windows` windows of n[0] x n[1] x n[2] rows of `count` floats, a multiple of 16, that begin
+  // window_step floats apart (64 windows at most): the largest |x|, or infinity if one is not a number. It
+  // reads in the order of memory, since it is the first to read the input.
+  void (*magnitudes)(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count, int windows,
+                     int64_t window_step, float* result);
 };
 
 const ToomOps& toom_ops();  // of the best instruction set here

@@ -37,10 +37,7 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
         g.wide = std::min(max_wide, end[2] - g.w0);
         g.rows = g.high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
         g.columns = g.wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
-        g.unfit = 0;
-        for (int64_t t = 0; t < g.tiles(); ++t) {
-          if (!fits_tile(call, {g.d, g.h0 + t / g.wide, g.w0 + t % g.wide})) g.unfit |= uint64_t{1} << t;
-        }
+        g.unfit = unfit_tiles(call, g);
         compute_group(call, g);
       }
     }
@@ -239,18 +236,28 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
   }
 }
 
-// Whether all inputs that any phase of a tile reads are fit for transforms.
-bool ToomConv::fits_tile(const Call& call, const int64_t (&tile)[3]) const {
+// The tiles of which not all inputs, of any phase, are fit for transforms; one bit each.
+uint64_t ToomConv::unfit_tiles(const Call& call, const Group& group) const {
   const Box& box = call.input.box;
   const int64_t ld = call.input.ld;
   const int64_t step[3] = {box.extent[1] * box.extent[2] * ld, box.extent[2] * ld, ld};
+  const int64_t tile[3] = {group.d, group.h0, group.w0};
   const float* window = static_cast<const float*>(call.input.data);
   int n[3];
   for (int axis = 0; axis < 3; ++axis) {
     window += (tile[axis] * tile_[axis] + geometry_.first_shift[axis] - box.lo[axis]) * step[axis];
     n[axis] = static_cast<int>(tile_[axis] + geometry_.last_shift[axis] - geometry_.first_shift[axis]);
   }
-  return fits(ops_.magnitude(window, n, step, channels_in()));
+  uint64_t unfit = 0;
+  for (int64_t y = 0; y < group.high; ++y) {
+    float magnitude[kMaxGroup];
+    ops_.magnitudes(window + y * tile_[1] * step[1], n, step, channels_in(), static_cast<int>(group.wide),
+                    tile_[2] * ld, magnitude);
+    for (int64_t x = 0; x < group.wide; ++x) {
+      if (!fits(magnitude[x])) unfit |= uint64_t{1} << (y * group.wide + x);
+    }
+  }
+  return unfit;
 }
 
 // Computes the outputs of unfit tiles again, directly. Nothing of them has reached their neighbours, since a

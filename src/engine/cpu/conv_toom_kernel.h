@@ -30,7 +30,7 @@ inline bool fits(double magnitude) {
 
 // A group's buffers should leave room for weights and outputs in a second-level cache of 1 MiB.
 constexpr int64_t kGroupBytes = 640 << 10;
-constexpr int64_t kMaxGroup = 32;
+constexpr int64_t kMaxGroup = 32;  // at most 64: a bit for each tile
 
 // Rows of neighbouring points are this many floats further apart than they need be, or their addresses would
 // agree in the low 12 bits and compete for one cache set.
@@ -102,7 +102,7 @@ class ToomConv final : public ConvKernel {
   void products(const float* u, int64_t rows, const float* weights, int64_t points, float* m,
                 int64_t m_step) const;
   void store(const Call& call, const Group& group, const ToomResidue (&r)[3], const AxisRun (&run)[3]) const;
-  bool fits_tile(const Call& call, const int64_t (&tile)[3]) const;
+  uint64_t unfit_tiles(const Call& call, const Group& group) const;
   void repair(const Call& call, const Group& group, const AxisRun (&run)[3], int64_t phase) const;
 
   ConvShape shape_;

@@ -193,26 +193,34 @@ HWY_ATTR void Copy(const AxisPass& p, int n) {
 }
 
 // Magnitudes order as their bit patterns do, NaN above infinity.
-HWY_ATTR float Magnitude(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count) {
+HWY_ATTR void Magnitudes(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count,
+                         int windows, int64_t window_step, float* result) {
   const D d;
   const I di;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const bool joined = step[2] == count;  // rows along the last axis follow one another
   const int rows = joined ? 1 : n[2];
   const int64_t row_floats = joined ? n[2] * count : count;
-  auto most = hn::Zero(di);
+  HWY_ALIGN int32_t most[64 * HWY_MAX_BYTES / 4];
+  for (int w = 0; w < windows; ++w) hn::Store(hn::Zero(di), di, most + w * lanes);
   for (int a = 0; a < n[0]; ++a) {
     for (int b = 0; b < n[1]; ++b) {
-      for (int c = 0; c < rows; ++c) {
-        const float* row = x + a * step[0] + b * step[1] + c * step[2];
-        for (int64_t i = 0; i < row_floats; i += lanes) {
-          most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, row + i))));
+      for (int w = 0; w < windows; ++w) {
+        auto m = hn::Load(di, most + w * lanes);
+        for (int c = 0; c < rows; ++c) {
+          const float* row = x + w * window_step + a * step[0] + b * step[1] + c * step[2];
+          for (int64_t i = 0; i < row_floats; i += lanes) {
+            m = hn::Max(m, hn::BitCast(di, hn::Abs(hn::LoadU(d, row + i))));
+          }
         }
+        hn::Store(m, di, most + w * lanes);
       }
     }
   }
-  const float bits = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, most)));
-  return bits == bits ? bits : HUGE_VALF;
+  for (int w = 0; w < windows; ++w) {
+    const float bits = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, hn::Load(di, most + w * lanes))));
+    result[w] = bits == bits ? bits : HUGE_VALF;
+  }
 }
 
 using D64 = hn::ScalableTag<double>;
@@ -269,7 +277,7 @@ HWY_ATTR const ToomOps& GetToomOps() {
     AddPlanes<3, 4>(t);
     AddPlanes<3, 5>(t);
     AddPlanes<4, 5>(t);
-    t.magnitude = Magnitude;
+    t.magnitudes = Magnitudes;
     t.weights = Weights;
     t.round_weights = RoundWeights;
     return t;

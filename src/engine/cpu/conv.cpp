@@ -30,17 +30,21 @@ struct Choice {
   std::vector<bool> direct_phases;
 };
 
-// F(m, r) is nested over up to three axes. By 5 points an axis, errors stay within twice those of direct sums
-// in all three; 6 points are as good on two.
-bool exact_enough(const ToomAxis (&f)[3]) {
+// Whether a transform's rounding errors, measured on normal data, are worth its speed.
+enum class Exactness {
+  kAsDirect,    // about twice those of direct sums at most: 5 points an axis, or 6 on two axes with the third
+                // plain
+  kFarBelow16,  // up to 5e-6 of the result, which float16, bfloat16 and TF32 round away: any that there is
+};
+bool exact_enough(const ToomAxis (&f)[3], Exactness exactness) {
   int six = 0, transformed = 0;
   for (const ToomAxis& axis : f) {
     if (axis.plain()) continue;
     ++transformed;
-    if (axis.points() > 6) return false;
+    if (axis.points() > 6 && exactness == Exactness::kAsDirect) return false;
     six += axis.points() == 6;
   }
-  return six == 0 || transformed <= 2;
+  return six == 0 || transformed <= 2 || exactness == Exactness::kFarBelow16;
 }
 
 // Of one output: its terms, and what it takes to begin and store a sum.
@@ -64,7 +68,8 @@ double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, dou
 }
 
 // The cheapest way with tiles of `tile` outputs, each phase transformed or direct.
-Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Extents& tile) {
+Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Extents& tile,
+                Exactness exactness) {
   Choice choice;
   choice.tile = tile;
   choice.cost = 0;
@@ -91,7 +96,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
       for (size_t k = 1; k < taps.size(); ++k) possible = possible && taps[k - 1].shift - taps[k].shift == 1;
     }
     const double direct = direct_cost(f, c_in, out_vectors);
-    const double toom = possible && exact_enough(f)
+    const double toom = possible && exact_enough(f, exactness)
                             ? waste * toom_cost(f, shape.stride, c_in, out_vectors, tiles) / m
                             : std::numeric_limits<double>::infinity();
     choice.direct_phases.push_back(direct <= toom);
@@ -103,10 +108,10 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
 }
 
 // The cheapest transform, if it beats a direct kernel that is `direct_gain` times faster than float32's.
-std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain) {
+std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain, Exactness exactness) {
   if (shape.groups != 1) return nullptr;
   const ConvGeometry geometry(shape);
-  const Choice direct = evaluate(shape, geometry, {1, 1, 1});
+  const Choice direct = evaluate(shape, geometry, {1, 1, 1}, exactness);
   Choice best = direct;
   Extents tile;
   // A box that keeps windows together must also be able to keep tiles whole.
@@ -118,7 +123,7 @@ std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direc
     for (tile[1] = 1; tile[1] <= 4; ++tile[1]) {
       for (tile[2] = 1; tile[2] <= 4; ++tile[2]) {
         if (!compatible(0) || !compatible(1) || !compatible(2)) continue;
-        Choice choice = evaluate(shape, geometry, tile);
+        Choice choice = evaluate(shape, geometry, tile, exactness);
         if (choice.cost < best.cost) best = std::move(choice);
       }
     }
@@ -139,10 +144,13 @@ std::unique_ptr<ConvKernel> try_bf16_conv(const ConvShape& shape) {
 
 }  // namespace
 
-std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm) {
+std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm,
+                                             Precision precision) {
   std::unique_ptr<ConvKernel> bf16 = type == Dtype::kBF16 ? try_bf16_conv(shape) : nullptr;
   if (algorithm == Algorithm::kAuto) {
-    if (auto toom = worthwhile_toom(shape, bf16 ? kBf16Gain : 1)) return toom;
+    const bool rounded = type == Dtype::kBF16 || precision == Precision::kFast;
+    const Exactness exactness = rounded ? Exactness::kFarBelow16 : Exactness::kAsDirect;
+    if (auto toom = worthwhile_toom(shape, bf16 ? kBf16Gain : 1, exactness)) return toom;
   }
   return bf16 ? std::move(bf16) : make_direct_conv(shape);
 }

@@ -140,6 +140,35 @@ void PoolTile(Pooling pooling, const float* x, const Extents& in, int64_t ld, co
   }
 }
 
+HWY_INLINE VF Combine(Pooling pooling, VF a, VF b) {
+  return pooling == Pooling::kMax ? MaxNan(a, b) : pooling == Pooling::kMin ? MinNan(a, b) : hn::Add(a, b);
+}
+
+float CombineOne(Pooling pooling, float a, float b) {
+  if (pooling == Pooling::kAvg || pooling == Pooling::kSum) return a + b;
+  return std::isnan(b) || (pooling == Pooling::kMax ? b > a : b < a) ? b : a;
+}
+
+void PoolRow(Pooling pooling, const float* x, int64_t window, int64_t stride, int64_t n, float scale,
+             float* out) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const VF s = Splat(scale);
+  if (window == 2 && stride == 2) {
+    for (int64_t k = 0; k < n; k += lanes) {
+      VF even, odd;
+      hn::LoadInterleaved2(d, x + 2 * k, even, odd);
+      hn::StoreU(hn::Mul(Combine(pooling, even, odd), s), d, out + k);
+    }
+    return;
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    float v = x[k * stride];
+    for (int64_t e = 1; e < window; ++e) v = CombineOne(pooling, v, x[k * stride + e]);
+    out[k] = v * scale;
+  }
+}
+
 }  // namespace upweave::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -150,6 +179,7 @@ HWY_EXPORT(FoldColumns);
 HWY_EXPORT(MomentsColumns);
 HWY_EXPORT(ExpSumColumns);
 HWY_EXPORT(PoolTile);
+HWY_EXPORT(PoolRow);
 
 void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out,
                   float* scratch) {
@@ -166,6 +196,11 @@ void exp_sum_columns(const float* x, int64_t ld, int64_t rows, int64_t cols, dou
 void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, const Extents& window,
                const Extents& stride, const float* sign, float* out, const Extents& extent) {
   HWY_DYNAMIC_DISPATCH(PoolTile)(pooling, x, in, ld, window, stride, sign, out, extent);
+}
+
+void pool_row(Pooling pooling, const float* x, int64_t window, int64_t stride, int64_t n, float scale,
+              float* out) {
+  HWY_DYNAMIC_DISPATCH(PoolRow)(pooling, x, window, stride, n, scale, out);
 }
 
 }  // namespace upweave::cpu

@@ -8,7 +8,7 @@
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kStreamBytes = int64_t{8} << 20;  // larger results go past the caches
+constexpr int64_t kStreamBytes = int64_t{4} << 20;  // larger results go past the caches
 
 std::optional<Fold> fold_of(std::string_view op) {
   if (op == "sum") return Fold::kSum;

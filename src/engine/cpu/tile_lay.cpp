@@ -16,12 +16,6 @@ void combine(Pooling pooling, const float* x, float* acc, int64_t n) {
   pointwise(fn, 0, 0, {acc, 0, 1}, {x, 0, 1}, acc, 0, 1, n);
 }
 
-float pick(Pooling pooling, float a, float b) {
-  if (pooling == Pooling::kAvg) return a + b;
-  if (b != b) return b;
-  return (pooling == Pooling::kMax ? b > a : b < a) ? b : a;
-}
-
 // The row that the next call will want: channels are far apart, so no prefetcher sees the pattern.
 void prefetch(const char* row, int64_t bytes) {
   for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
@@ -38,23 +32,16 @@ void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, i
                           h * conv.stride[1] + j;
       const char* src = data + (row * dims.space[2] + w * conv.stride[2]) * size_of(conv.input.type);
       const bool first = i == 0 && j == 0;
-      prefetch(src + conv.stride[1] * dims.space[2] * size_of(conv.input.type), length * size_of(conv.input.type));
+      prefetch(src + conv.stride[1] * dims.space[2] * size_of(conv.input.type),
+               length * size_of(conv.input.type));
       const bool direct = conv.input.type == Dtype::kF32 && length % kLane == 0 && !first;
       if (!direct) expand(src, conv.input.type, length, first ? acc : line);
       if (!first) combine(conv.pooling, direct ? reinterpret_cast<const float*>(src) : line, acc, length);
     }
   }
-  for (int64_t k = 0; k < count; ++k) {
-    const float* window = acc + k * conv.stride[2];
-    float v = window[0];
-    for (int64_t e = 1; e < conv.window[2]; ++e) v = pick(conv.pooling, v, window[e]);
-    out[k] = v;
-  }
-  if (conv.pooling == Pooling::kAvg) {
-    const float scale =
-        static_cast<float>(1.0 / static_cast<double>(conv.window[0] * conv.window[1] * conv.window[2]));
-    for (int64_t k = 0; k < count; ++k) out[k] *= scale;
-  }
+  const double size = static_cast<double>(conv.window[0] * conv.window[1] * conv.window[2]);
+  const float scale = conv.pooling == Pooling::kAvg ? static_cast<float>(1.0 / size) : 1.0f;
+  pool_row(conv.pooling, acc, conv.window[2], conv.stride[2], count, scale, out);
 }
 
 void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_t c, int64_t channels,

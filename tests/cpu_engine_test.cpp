@@ -2,17 +2,29 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <new>
 #include <random>
 
 #include "base/dtype.h"
 #include "engine/engine.h"
 #include "engine/reference/reference.h"
 #include "graph/text.h"
+
+// Counts what a run allocates with new.
+std::atomic<int64_t> allocations{0};
+__attribute__((noinline)) void* operator new(size_t n) {
+  ++allocations;
+  if (void* p = std::malloc(n ? n : 1)) return p;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace upweave {
 namespace {
@@ -74,7 +86,9 @@ std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads,
   std::memset(workspace, 0xff, program->workspace_bytes() + 64);
   std::vector<char> output(static_cast<size_t>(count(visible_shape(plan->source)) * size_of(dtype)));
   program->pack(parameters, packed, nullptr);
+  const int64_t before = allocations;
   program->run(packed, data.bytes.at("input").data(), output.data(), workspace, nullptr);
+  EXPECT_EQ(allocations, before) << "run() allocates";
   for (size_t i = 0; i < 64; ++i)
     EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);
   program->release(packed);

@@ -15,10 +15,8 @@ namespace upweave::cpu::HWY_NAMESPACE {
 struct RowOperand {
   const float* p;
   bool broadcast;
-  VF value;
-  RowOperand(const View& v, int64_t r)
-      : p(v.p + r * v.row), broadcast(v.col == 0), value(broadcast ? Splat(*p) : hn::Zero(DF())) {}
-  HWY_INLINE VF operator()(int64_t c) const { return broadcast ? value : hn::LoadU(DF(), p + c); }
+  RowOperand(const View& v, int64_t r) : p(v.p + r * v.row), broadcast(v.col == 0) {}
+  HWY_INLINE VF operator()(int64_t c) const { return broadcast ? Splat(*p) : hn::LoadU(DF(), p + c); }
 };
 
 template <class F>

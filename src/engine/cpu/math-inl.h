@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace upweave::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using DF = hn::ScalableTag<float>;
+using DF = hn::CappedTag<float, 16>;  // rows are padded to 16
 using VF = hn::Vec<DF>;
 using MF = hn::Mask<DF>;
 

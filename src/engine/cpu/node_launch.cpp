@@ -67,7 +67,19 @@ Binary binary(std::string_view op) {
 class NodeLaunch final : public Launch {
  public:
   NodeLaunch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes, const Memory& result)
-      : node_(node), in_(std::move(operands)), shapes_(std::move(shapes)), out_(result) {}
+      : node_(node), in_(std::move(operands)), shapes_(std::move(shapes)), out_(result) {
+    const std::string_view op = node.op->name;
+    if (binary(op)) {
+      x_strides_ = strides(dims_of(broadcast_shape(shapes_[0], node.shape, "operand")));
+      if (has(1)) y_strides_ = strides(dims_of(broadcast_shape(shapes_[1], node.shape, "operand")));
+    }
+    if (op.ends_with("_pool")) {
+      const size_t spatial = spatial_rank(shapes_[0]);
+      const Shape window = per_axis(node, "window", spatial, 1);
+      window_ = extents_of(window, 1);
+      stride_ = extents_of(node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window, 1);
+    }
+  }
 
   int64_t scratch_bytes(int) const override { return 0; }
   std::string describe() const override { return fmt::format("{} on its own, in float64", node_.op->name); }
@@ -125,16 +137,9 @@ class NodeLaunch final : public Launch {
   void meet(const Call& call) const {
     const Binary f = binary(node_.op->name);
     const Dims d = dims_of(node_.shape);
-    const auto sx = strides(dims_of(broadcast_shape(shapes_[0], node_.shape, "operand")));
-    auto sy = sx;
-    Reader y = call.x;
-    double number = 0;
-    if (has(1)) {
-      y = operand(call, 1);
-      sy = strides(dims_of(broadcast_shape(shapes_[1], node_.shape, "operand")));
-    } else {
-      number = node_.attrs.real("value");
-    }
+    const auto &sx = x_strides_, &sy = y_strides_;
+    const Reader y = has(1) ? operand(call, 1) : call.x;
+    const double number = has(1) ? 0 : node_.attrs.real("value");
     const int64_t rows = d.n * d.c;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
@@ -154,11 +159,7 @@ class NodeLaunch final : public Launch {
 
   void pool(const Call& call) const {
     const Dims in = dims_of(shapes_[0]), out = dims_of(node_.shape);
-    const size_t spatial = spatial_rank(shapes_[0]);
-    const Shape w = per_axis(node_, "window", spatial, 1);
-    const Extents window = extents_of(w, 1);
-    const Extents stride =
-        extents_of(node_.attrs.has("stride") ? per_axis(node_, "stride", spatial, 1) : w, 1);
+    const Extents &window = window_, &stride = stride_;
     const bool average = node_.op->name == "avg_pool";
     const int64_t rows = out.n * out.c;
     const Reader sign = has(1) ? operand(call, 1) : call.x;
@@ -343,6 +344,8 @@ class NodeLaunch final : public Launch {
   std::vector<Memory> in_;
   std::vector<Shape> shapes_;
   Memory out_;
+  std::array<int64_t, 5> x_strides_ = {}, y_strides_ = {};  // of binary operations
+  Extents window_ = {1, 1, 1}, stride_ = {1, 1, 1};         // of pools
 };
 
 // mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] S[ci, k], S[ci, k] the sum of x over

@@ -258,7 +258,7 @@ class Scheduler {
                      stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);
     stage.kernel = make_conv_kernel(conv_shape(conv_geometry(graph_, graph_[conv])),
-                                    raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm);
+                                    raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, options_.precision);
     stage.packed_offset = result_.packed_bytes;
     result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
     result_.packed_bytes =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
@@ -192,7 +193,7 @@ class Scheduler {
       std::vector<Id> done = take_head(conv, rest, *stage);
       if (!stage->input.exists() || stage->in.n == 0) continue;
       done.push_back(conv);
-      make_kernel(conv, *stage);
+      make_kernel(conv, rest, *stage);
       TileBuilder builder = make_builder(Layout::kChannelsLast, rest);
       builder.begin_with(conv, std::move(stage));
       for (const Id id : rest) {
@@ -244,9 +245,32 @@ class Scheduler {
     return head;
   }
 
+  // Outputs of the convolution that pools behind it take together, along each axis.
+  Extents pooled_together(Id conv, const std::vector<Id>& rest) const {
+    Extents all = {1, 1, 1};
+    std::map<Id, Extents> stride = {{conv, all}};
+    for (const Id id : rest) {
+      const Node& node = graph_[id];
+      const auto from = stride.find(node.in[0]);
+      if (from == stride.end()) continue;
+      Extents s = from->second;
+      if (node.op->name.ends_with("_pool")) {
+        const size_t spatial = spatial_rank(node.shape);
+        const Extents step =
+            extents_of(per_axis(node, node.attrs.has("stride") ? "stride" : "window", spatial, 1), 1);
+        for (size_t a = 0; a < 3; ++a) {
+          s[a] *= step[a];
+          all[a] = std::lcm(all[a], s[a]);
+        }
+      }
+      stride[id] = s;
+    }
+    return all;
+  }
+
   // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
   // given; derived weights and inputs keep float32.
-  void make_kernel(Id conv, ConvStage& stage) {
+  void make_kernel(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
     const Id weights = graph_[conv].in[1];
     if (const auto it = convs_.find(conv); it != convs_.end()) {  // computed again: the same kernel
       stage.kernel = result_.kernels[it->second].kernel;
@@ -257,8 +281,10 @@ class Scheduler {
     const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, weights) &&
                      stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);
-    stage.kernel = make_conv_kernel(conv_shape(conv_geometry(graph_, graph_[conv])),
-                                    raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, options_.precision);
+    ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
+    shape.window = pooled_together(conv, rest);
+    stage.kernel =
+        make_conv_kernel(shape, raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, options_.precision);
     stage.packed_offset = result_.packed_bytes;
     result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
     result_.packed_bytes =

@@ -1,0 +1,83 @@
+"""Device arrays: run where they are, on their library's stream, and come out as they went in."""
+
+import numpy as np
+import pytest
+
+import upweave
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU", allow_module_level=True)
+
+TEXT = "conv_transpose kernel s2 p1 | layer_norm channel | gelu"
+
+
+@pytest.fixture
+def tensors():
+    torch.manual_seed(5)
+    return {"input": torch.randn(2, 16, 6, 8, 8), "kernel": torch.randn(16, 32, 4, 4, 4)}
+
+
+@pytest.fixture
+def expected(tensors):
+    host = upweave.compile(TEXT, engine="reference", **tensors)
+    return host(**tensors).numpy()
+
+
+def close(y, expected):
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_torch(tensors, expected):
+    there = {name: t.cuda() for name, t in tensors.items()}
+    plan = upweave.compile(TEXT, **there)
+    assert plan.engine == "cuda"
+    y = plan(**there)
+    assert y.device == there["input"].device
+    close(y.cpu().numpy(), expected)
+
+
+def test_the_current_stream_is_used(tensors, expected):
+    """The input is written late on a stream of its own: only a run on that stream sees it."""
+    there = {name: t.cuda() for name, t in tensors.items()}
+    plan = upweave.compile(TEXT, **there)
+    late = torch.zeros_like(there["input"])
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        late.copy_(there["input"])
+        y = plan(late, kernel=there["kernel"])
+    stream.synchronize()
+    close(y.cpu().numpy(), expected)
+
+
+def test_cupy(tensors, expected):
+    cupy = pytest.importorskip("cupy")
+    there = {name: cupy.asarray(t.numpy()) for name, t in tensors.items()}
+    y = upweave.compile(TEXT, **there)(**there)
+    assert isinstance(y, cupy.ndarray)
+    close(cupy.asnumpy(y), expected)
+
+
+def test_mixed_devices(tensors):
+    there = {name: t.cuda() for name, t in tensors.items()}
+    plan = upweave.compile(TEXT, **there)
+    with pytest.raises(ValueError, match="kernel is on cpu; the plan runs on cuda"):
+        plan(there["input"], kernel=tensors["kernel"])
+    with pytest.raises(ValueError, match="kernel is on cpu, but input is on cuda:0"):
+        upweave.compile(TEXT, input=there["input"], kernel=tensors["kernel"])
+
+
+def test_compiled_model(tensors):
+    import upweave.torch
+
+    model = torch.nn.Sequential(torch.nn.ConvTranspose3d(16, 32, 4, 2, 1), torch.nn.InstanceNorm3d(32),
+                                torch.nn.ReLU()).cuda()
+    x = tensors["input"].cuda()
+    before = upweave.torch.statistics()
+    with torch.no_grad():
+        y = torch.compile(model, backend="upweave", options={"rest": "eager"})(x)
+        exact = model.double()(x.double())
+    assert upweave.torch.statistics().calls == before.calls + 1
+    torch.testing.assert_close(y.double(), exact, rtol=1e-4, atol=1e-4)

@@ -1,6 +1,8 @@
 #include "engine/cuda/conv_tiles.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include "base/error.h"
@@ -85,11 +87,15 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
   t.m = 64 * warpgroups * pieces;
   int last = t.m - 1;  // the highest row of the tile, counted from its lowest
   if (t.boxes) {
-    t.width = round_up(w.windows, 8);
-    if (t.m % (t.width * 8) != 0) return false;
+    // As wide as it can be: lines cost the gaps between them.
+    for (t.width = std::min(t.m / 8, round_up(w.windows, 8)); t.width >= 8; t.width -= 8) {
+      if (t.m % (t.width * 8) == 0 && round_up(w.windows, 8) % t.width == 0) break;
+    }
+    if (t.width < 8) return false;
     t.lines = t.m / t.width;
     if (t.lines > round_up(h.windows, 8)) return false;
-    t.tiles_per_plane = ceil_div(h.windows, t.lines);
+    t.tiles_across = ceil_div(w.windows, t.width);
+    t.tiles_per_plane = ceil_div(h.windows, t.lines) * t.tiles_across;
     t.tiles = t.batch * d.windows * t.tiles_per_plane;
     last = (t.lines - 1) * w.pitch + t.width - 1;
   } else {
@@ -154,10 +160,8 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
   for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
     t.group_max = std::max(t.group_max, t.group_begin[g + 1] - t.group_begin[g]);
   }
-  for (t.stages = 4; t.stages >= 2; --t.stages) {
-    if (t.shared_bytes() <= wish.shared_limit) return true;
-  }
-  return false;
+  t.stages = 2;
+  return t.shared_bytes() <= wish.shared_limit;
 }
 
 }  // namespace
@@ -212,16 +216,23 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
         const int sums = pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
         const bool few = sums <= 96;  // four warpgroups of 128 registers a thread, or two of 255
         if (!few && (warpgroups > 2 || sums > 200)) continue;
+        if (const char* tune = std::getenv("UPTUNE")) {
+          int tw = 0, tp = 0, tb = 0;
+          sscanf(tune, "%d,%d,%d", &tw, &tp, &tb);
+          if (tw != warpgroups || tp != pieces || tb != boxes) continue;
+        }
         ConvTiles candidate = t;
         candidate.boxes = boxes;
         if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
         // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
-        const int resident =
-            std::min((few ? 4 : 2) / warpgroups, (wish.shared_limit + 1024) / (candidate.shared_bytes() + 1024));
-        candidate.resident = std::max(1, resident);
-        const double reuse = candidate.m >= 256 ? 1.0 : 0.9;
-        const double overlap = warpgroups * std::max(1, resident) >= 4 ? 1.0 : 0.75;
-        const double score = candidate.efficiency() * reuse * overlap * (warpgroups == 2 ? 1.02 : 1.0);
+        const int room = wish.shared_limit + 1024;  // each block costs 1 KB more than it asks for
+        const int resident = std::max(1, std::min((few ? 4 : 2) / warpgroups, room / (candidate.shared_bytes() + 1024)));
+        candidate.resident = resident;
+        // The rest of the memory keeps weights ahead, so that warpgroups need not go in step.
+        while (candidate.stages < 8 && resident * (candidate.shared_bytes() + candidate.stage_bytes() + 1024) <= room) ++candidate.stages;
+        const double reuse = candidate.m >= 256 ? 1.0 : candidate.m >= 128 ? 0.98 : 0.8;
+        const double overlap = warpgroups * resident >= 4 ? (resident >= 2 ? 1.1 : 1.0) : 0.8;
+        const double score = candidate.efficiency() * reuse * overlap;
         if (score > best_score) {
           best_score = score;
           best = std::move(candidate);

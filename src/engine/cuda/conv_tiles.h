@@ -56,7 +56,7 @@ struct ConvTiles {
   int m = 64;                // rows of a tile
   int warpgroups = 1, pieces = 1;  // m = 64 * warpgroups * pieces
   int resident = 1;          // blocks that a multiprocessor is meant to hold
-  int tiles = 1, tiles_per_plane = 1;
+  int tiles = 1, tiles_per_plane = 1, tiles_across = 1;  // boxes: per (n, d); of those, along the width
   int chunk_rows = 8, shift = 0;   // rows of a chunk in shared memory; where the tile's lowest row is in it
   std::vector<Chunk> chunks;
   // Products

@@ -39,6 +39,7 @@ class Writer {
       }
     }
     for (const Id id : f_.stores) (f_.behind_pool[id] ? text.window : text.point) += store(id);
+    text.state = column_constants() + norm_state_ + text.state;
     return text;
   }
 
@@ -87,11 +88,69 @@ class Writer {
     return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns, f_.conv, kSum);
   }
 
+  // --- What is one number a column for all of a block lies in shared memory --------------------------------------------
+  bool one_a_column(Id id, const Shape& shape) const {
+    if (f_.holds(id)) return false;
+    if (!l_.weights[id]) {
+      const Shape& own = l_.graph[id].shape;
+      for (size_t a = 2; a < own.size(); ++a) {
+        if (own[a] != 1) return false;
+      }
+      return own[0] == 1 || t_.boxes;  // a tile of boxes lies in one sample
+    }
+    const Shape strides = broadcast_strides(l_.graph[id].shape, shape);
+    for (size_t a = 0; a < strides.size(); ++a) {
+      if (a != 1 && strides[a] != 0) return false;
+    }
+    return true;
+  }
+  // `expression` of a column's coordinates `at`, computed once.
+  std::string constant(const std::string& expression) const {
+    const auto at = std::ranges::find(constants_, expression);
+    const auto k = at - constants_.begin();
+    if (at == constants_.end()) constants_.push_back(expression);
+    return fmt::format("columns[{}][8 * (i / 2) + 2 * t + i % 2]", k);
+  }
+  std::string column_constants() const {
+    if (constants_.empty()) return "";
+    std::string text = fmt::format("__shared__ float columns[{}][G::kN];\n__syncthreads();\nfor (int j = threadIdx.x; j < G::kN; j += G::kThreads) {{\n"
+                                   "  const At at = At{{{{min(row_of<G>(tile, 0, 0).n, G::kBatch - 1), min((int)blockIdx.y * G::kN + j, G::kCOut - 1), 0, 0, 0}}}};\n",
+                                   constants_.size());
+    for (size_t k = 0; k < constants_.size(); ++k) text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
+    return text + "}\n__syncthreads();\n";
+  }
+
   // A value in registers, in memory, or a parameter, as seen at (ph, i).
   std::string read(Id id, const Shape& shape) const {
     if (f_.holds(id)) return f_.scalar[id] ? fmt::format("y{}[ph]", id) : fmt::format("y{}[ph][i]", id);
-    return l_.source.operand(id, shape, "at");
+    const std::string memory = l_.source.operand(id, shape, "at");
+    return one_a_column(id, shape) ? constant(memory) : memory;
   }
+
+  // A pointwise node's result, with what is constant over a block's columns computed ahead: a division becomes a
+  // multiplication, a norm one difference and one product.
+  std::string pointwise_value(const Node& node, const std::string& x) const {
+    if (is(node, "gelu") && !node.attrs.flag("tanh")) {
+      if (f_.holds(node.in[0]) && feeds_gelu(node.in[0])) return fmt::format("{}({})", fast() ? "gelu_scaled5" : "gelu_scaled10", x);
+      return gelu(x);
+    }
+    if (is(node, "exp") && fast()) return fmt::format("exp2_fast({} * 1.44269504f)", x);
+    if (is(node, "normalize") && (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.boxes)) {
+      const std::string mean = l_.source.moment(node, "at", 0), variance = l_.source.moment(node, "at", 1);
+      std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
+      if (node.in[2] != kNone) factor = fmt::format("{} * {}", factor, l_.source.operand(node.in[2], node.shape, "at"));
+      std::string y = fmt::format("({} - {}) * {}", x, constant(mean), constant(factor));
+      if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, constant(l_.source.operand(node.in[3], node.shape, "at")));
+      return "(" + y + ")";
+    }
+    if (is(node, "div") && node.in[1] != kNone && one_a_column(node.in[1], node.shape)) {
+      return fmt::format("({} * {})", x, constant(fmt::format("1.f / {}", l_.source.operand(node.in[1], node.shape, "at"))));
+    }
+    std::string other;
+    if (node.in.size() > 1 && node.in[1] != kNone && !is(node, "normalize") && !is(node, "softmax_apply")) other = read(node.in[1], node.shape);
+    return l_.source.pointwise(node, x, "at", other);
+  }
+  bool fast() const { return l_.options.precision == Precision::kFast; }
 
   std::string gelu(const std::string& x) const {
     return fmt::format("{}({})", l_.options.precision == Precision::kStrict ? "f_gelu_poly10" : "f_gelu_poly5", x);
@@ -102,19 +161,30 @@ class Writer {
     const Id in = node.in[0];
     const std::string x = read(in, node.shape), y = fmt::format("y{}", id);
     if (is_pointwise(node)) {
-      std::string other;
-      if (node.in.size() > 1 && node.in[1] != kNone && f_.holds(node.in[1])) other = read(node.in[1], node.shape);
-      const std::string expression =
-          is(node, "gelu") && !node.attrs.flag("tanh") ? gelu(x) : l_.source.pointwise(node, x, "at", other);
+      const std::string expression = pointwise_value(node, x);
       const bool places = expression.find("at.x") != std::string::npos || expression.find("(a, ") != std::string::npos;
       if (f_.scalar[id]) {
-        return fmt::format("float {}[PH];\n{}{{ {}{}[ph] = {}; }}\n", y, kEach,
-                           places ? "const int i = 0; const At at = at_of(ph, i); (void)at; " : "", y, expression);
+        return fmt::format("float {}[PH];\n{}{{ const int i = 0; (void)i; {}{}[ph] = {}; }}\n", y, kEach,
+                           places ? "const At at = at_of(ph, i); (void)at; " : "", y, expression);
       }
       return fmt::format("float {}[PH][G::kN / 4];\n{}{}{{ {}{}[ph][i] = {}; }}\n", y, kEach, kColumns,
                          places ? "const At at = at_of(ph, i); (void)at; " : "", y, expression);
     }
     return channel_value(id, x, y);
+  }
+
+  // rms_norm -> gelu and nobody else: the norm's factor takes gelu's along, and |x| < sqrt(C) needs no clamp.
+  bool feeds_gelu(Id id) const {
+    const Node& node = l_.graph[id];
+    if (!is(node, "rms_norm") || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone || t_.c_out > 128) return false;
+    int readers = 0;
+    for (const Id reader : f_.nodes) {
+      const Node& other = l_.graph[reader];
+      if (std::ranges::find(other.in, id) == other.in.end()) continue;
+      ++readers;
+      if (!is(other, "gelu") || other.attrs.flag("tanh")) return false;
+    }
+    return readers == 1 && std::ranges::find(f_.stores, id) == f_.stores.end();
   }
 
   std::string quad(const char* name, const std::string& start, const std::string& term, const char* join) const {
@@ -136,9 +206,13 @@ class Writer {
       text += fmt::format("float q = 0.f;\n{}{{ const float e = {}; q = fmaf(e, e, q); }}\nq += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\n"
                           "const float z = {};\n",
                           kColumns, masked(d, "0.f"),
-                          raw ? fmt::format("{} ? down * inv_sqrt(fmaf(q * {} * down, down, {})) : inv_sqrt(fmaf(q, {}, {} / down / down))", "down <= 1.f",
-                                            inverse, number(norm_eps(node)), inverse, number(norm_eps(node)))
+                          raw ? fmt::format("norm_scale * inv_sqrt(fmaf(q * norm_a, norm_b, norm_eps))")
                               : fmt::format("inv_sqrt(fmaf(q, {}, {}))", inverse, number(norm_eps(node))));
+      if (raw) {
+        norm_state_ = fmt::format("const bool norm_small = down <= 1.f;\nconst float norm_a = norm_small ? {0} * down : {0}, norm_b = norm_small ? down : 1.f, "
+                                  "norm_eps = norm_small ? {1} : {1} / down / down, norm_scale = (norm_small ? down : 1.f){2};\n",
+                                  inverse, number(norm_eps(node)), feeds_gelu(id) ? " * kGeluScale" : "");
+      }
       std::string result = fmt::format("{} * z", d);
       if (node.in[1] != kNone) result = fmt::format("{} * {}", result, read(node.in[1], node.shape));
       if (node.in[2] != kNone) result = fmt::format("{} + {}", result, read(node.in[2], node.shape));
@@ -171,7 +245,9 @@ class Writer {
   std::string flip(Id id) const {
     const Node& node = l_.graph[id];
     if (is(node, "avg_pool") || node.in[1] == kNone) return "";
-    return fmt::format("const At at = at_of(0, i); (void)at; const float flip = {} < 0.f ? -1.f : 1.f; ", l_.source.operand(node.in[1], node.shape, "at"));
+    const std::string sign = fmt::format("{} < 0.f ? -1.f : 1.f", l_.source.operand(node.in[1], node.shape, "at"));
+    if (one_a_column(node.in[1], node.shape)) return fmt::format("const float flip = {}; ", constant(sign));
+    return fmt::format("const At at = at_of(0, i); (void)at; const float flip = {}; ", sign);
   }
   std::string pool_update(Id id) const {
     const Node& node = l_.graph[id];
@@ -249,6 +325,8 @@ class Writer {
   const Fusion& f_;
   const ConvTiles& t_;
   bool padded_;
+  mutable std::string norm_state_;
+  mutable std::vector<std::string> constants_;  // by their text, so that equal ones are one
 
  public:
   std::map<Id, int64_t> partial_at;

@@ -77,7 +77,7 @@ std::string ints(const std::string& name, const char* type, const std::vector<in
 
 // The tiling as constants of a struct and tables beside it.
 std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy, int64_t scale, int64_t extremes, int64_t stream,
-                          int64_t weight_scale, int64_t weight_extremes, int store_phases) {
+                          int64_t weight_scale, int64_t weight_extremes, int store_phases, int64_t convert_blocks) {
   const auto& [d, h, w] = t.axis;
   std::string text = fmt::format("struct {} {{\n", g);
   auto add = [&](const char* name, int64_t value) { text += fmt::format("  static constexpr i64 {} = {}ll;\n", name, value); };
@@ -86,7 +86,7 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy
   put("kN", t.n), put("kNr", t.n / 2), put("kColumnBlocks", t.column_blocks), put("kPlane", t.plane), add("kRows", t.rows);
   put("kGuard", t.guard), put("kBoxes", t.boxes), put("kLines", t.lines), put("kWidth", std::max(8, t.width)), put("kM", t.m);
   put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants), put("kSums", t.pieces * t.variants);
-  put("kTilesPerPlane", t.tiles_per_plane), put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
+  put("kTilesPerPlane", t.tiles_per_plane), put("kTilesAcross", t.tiles_across), put("kTiles", t.tiles), put("kResidues", t.residues), put("kConvertBlocks", convert_blocks), put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
   put("kTileBytes", t.tile_bytes()), put("kTileShared", t.tile_shared()), put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
   put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
   put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1), put("kSteps", static_cast<int64_t>(t.steps.size()));
@@ -98,21 +98,41 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy
   add("kStream", stream), add("kWeightScale", weight_scale), add("kWeightExtremes", weight_extremes);
   put("kWeightExtremeCount", int64_t{t.c_out} * d.kernel * h.kernel * w.kernel);
   text += "};\n";
-  std::vector<int64_t> chunks, offsets, taps, deltas;
+  std::vector<int64_t> chunks, taps, deltas;
   for (const Chunk& c : t.chunks) {
     chunks.push_back((int64_t{c.residue} * t.blocks + c.block) * t.plane_bytes() + (int64_t{t.guard} + c.first_row) * t.row_bytes());
   }
   for (const Step& s : t.steps) {
-    for (const int row : s.row_offset) offsets.push_back(int64_t{row} * t.row_bytes());
     const int block = s.chunk_base * t.blocks / std::max<int>(1, static_cast<int>(t.chunks.size()));
     taps.insert(taps.end(), {s.tap[0], s.tap[1], s.tap[2] | block << 16});
     for (const auto& delta : s.delta) deltas.insert(deltas.end(), delta.begin(), delta.end());
   }
-  text += ints(g + "_chunks", "i64", chunks) + ints(g + "_offsets", "int", offsets);
+  text += ints(g + "_chunks", "i64", chunks);
   text += ints(g + "_classes", "int", {t.class_begin.begin(), t.class_begin.end()});
   text += ints(g + "_groups", "int", {t.group_begin.begin(), t.group_begin.end()});
   text += ints(g + "_taps", "int", taps) + ints(g + "_deltas", "int", deltas);
   return text;
+}
+
+// The products of each class, every address a literal.
+std::string products_text(const std::string& g, const ConvTiles& t) {
+  std::string text = fmt::format("DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n  switch (cls) {{\n", g);
+  for (size_t c = 0; c + 1 < t.class_begin.size(); ++c) {
+    text += fmt::format("    case {}:\n", c);
+    if (t.class_begin[c] == t.class_begin[c + 1]) {  // no tap reaches these outputs
+      text += fmt::format("      for (auto& s : sum) for (float& x : s) x = 0.f;\n");
+    }
+    for (int group = t.class_begin[c]; group < t.class_begin[c + 1]; ++group) {
+      std::vector<int64_t> offsets;
+      for (int s = t.group_begin[group]; s < t.group_begin[group + 1]; ++s) {
+        for (const int row : t.steps[s].row_offset) offsets.push_back(int64_t{row} * t.row_bytes());
+      }
+      text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {});\n", g, t.group_begin[group + 1] - t.group_begin[group], group,
+                          fmt::join(offsets, ", "), group == t.class_begin[c]);
+    }
+    text += "      break;\n";
+  }
+  return text + "  }\n}\n";
 }
 
 // "v3(a, At{{n, c, h, w, 0}})" for coordinates n, c, d, h, w of a value with `spatial` axes.
@@ -142,7 +162,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
   wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || l.graph[pass.conv].in[0] != 0);
   wish.weights_lo = strict;
-  wish.shared_limit = l.chip.shared_bytes;
+  wish.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
 
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.
   Id pool = kNone;
@@ -222,7 +242,8 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     const auto& o = ready->second;
     p = {p.key, o[0], o[1], o[2], o[3], o[4], o[5]};
   }
-  l.kernels += geometry_text(g, tiles, p.copy, p.scale, p.extremes, p.stream, p.weight_scale, p.weight_extremes, fusion.store_phases);
+  l.kernels += geometry_text(g, tiles, p.copy, p.scale, p.extremes, p.stream, p.weight_scale, p.weight_extremes, fusion.store_phases, int64_t{row_blocks} * planes);
+  l.kernels += products_text(g, tiles);
   auto launch = [&](std::vector<Launch>& list, const std::string& name, unsigned gx, unsigned gy, unsigned block, unsigned shared) {
     list.push_back({fmt::format("{}_{}", name, index), {gx, gy}, block, shared});
   };
@@ -236,9 +257,10 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     text("convert", 256, 1, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
     text("rescale", 256, 1, fmt::format("convert_rows<{}>(a, {}, false);", g, value));
     text("choose", 1024, 1, fmt::format("choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), false);", g, row_blocks * planes));
-    launch(l.out.run, "convert", row_blocks, planes, 256, 0);
+    const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
+    launch(l.out.run, "convert", row_blocks * planes, 1, 256, 0);
     launch(l.out.run, "choose", 1, 1, 1024, 0);
-    launch(l.out.run, "rescale", row_blocks, planes, 256, 0);
+    launch(l.out.run, "rescale", std::min(few, row_blocks * planes), 1, 256, 0);
     const int64_t columns = int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel * tiles.axis[2].kernel;
     text("weight_extremes", 256, 1, fmt::format("weight_extremes<{}>(a, {});", g, weight));
     text("weight_choose", 1024, 1, fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, (Scale*)(a.packed + {0}::kWeightScale), true);", g, columns));
@@ -260,11 +282,11 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   auto body = [&](bool fma) {
     std::string s = fmt::format(
         "  typedef {0} G;\n  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
-        "  if ({1}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n  const int tile = blockIdx.x;\n"
+        "  if ({1}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n  {2}\n"
         "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t;\n  Row rows[G::kPieces][2];\n"
         "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; ++r)\n"
         "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * r);\n",
-        g, fma ? "!" : "");
+        g, fma ? "!" : "", fma ? "for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {" : "const int tile = blockIdx.x;");
     if (!fma) {
       s += fmt::format("  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Pipe<G> pipe;\n  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n"
                        "  const float down = sx.down * sw.down;\n", g);
@@ -277,7 +299,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     if (fma) {
       s += fmt::format("      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n    }}\n", fusion.store_phases, g);
     } else {
-      s += fmt::format("      products<G>(sum[ph], pipe, group * {0} + ph, {1}_classes, {1}_offsets);\n    }}\n", fusion.store_phases, g);
+      s += fmt::format("      products(sum[ph], pipe, group * {0} + ph);\n    }}\n", fusion.store_phases);
     }
     s += fmt::format("    {}\n#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n      for (int r = 0; r < 2; ++r) {{\n"
                      "        const int v = s / G::kPieces, p = s % G::kPieces;\n        const Row& row = rows[p][r];\n"
@@ -286,14 +308,14 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     if (!e.window.empty()) {
       s += fmt::format("#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n", e.window);
     }
-    return s + e.finish;
+    return s + e.finish + (fma ? "  }\n" : "");
   };
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
   text("conv", threads, tiles.resident, body(false));
   text("conv_fma", threads, 1, body(true));
   launch(l.out.run, "conv", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks), threads,
          static_cast<unsigned>(tiles.shared_bytes()));
-  launch(l.out.run, "conv_fma", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks), threads,
+  launch(l.out.run, "conv_fma", std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, static_cast<unsigned>(tiles.tiles)), static_cast<unsigned>(tiles.column_blocks), threads,
          threads / 32 * static_cast<unsigned>(tiles.n) * 12);
   combine_reductions(l, fusion, tiles);
   for (const Id id : fusion.nodes) done[id] = true;

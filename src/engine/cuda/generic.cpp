@@ -85,13 +85,11 @@ std::string reduction(const Lowering& l, Id id) {
                                l.source.type(id), l.source.address(id)));
 }
 
-// Mean first, then the squares of what is left: no cancellation.
-std::string statistics(const Lowering& l, Id id) {
-  const Node& node = l.graph[id];
+// Which elements set blockIdx.x holds: `base` and the extents from there.
+std::string set_base(const Lowering& l, const Node& node, Shape& reduced) {
   const Shape& in = l.graph[node.in[0]].shape;
-  const int64_t sets = node.shape[1];
-  Shape reduced = in;
   std::string base;
+  reduced = in;
   if (is(node, "moments")) {
     const NormSets norm = norm_sets(node, in);
     if (norm.kind == NormSets::Kind::kBatch) {
@@ -107,6 +105,16 @@ std::string statistics(const Lowering& l, Id id) {
     base = fmt::format("const At base = At{{{{(int)blockIdx.x / {0}, (int)blockIdx.x % {0}, 0, 0, 0}}}};", in[1]);
     reduced[0] = reduced[1] = 1;
   }
+  return base;
+}
+
+// Mean first, then the squares of what is left: no cancellation.
+std::string statistics(const Lowering& l, Id id) {
+  const Node& node = l.graph[id];
+  const Shape& in = l.graph[node.in[0]].shape;
+  const int64_t sets = node.shape[1];
+  Shape reduced;
+  const std::string base = set_base(l, node, reduced);
   const std::string put = fmt::format(
       "if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, p); store<float>({0}, (i64)blockIdx.x + {1}, q); }}",
       l.source.address(id), sets);
@@ -208,6 +216,37 @@ void mean_conv(Lowering& l, Id id) {
 bool over_channel_axis(const Node& node) { return node.attrs.has("axes") && node.attrs.word("axes") == "channel"; }
 
 }  // namespace
+
+Id lower_norm(Lowering& l, Id id) {
+  const Node& node = l.graph[id];
+  if (!is(node, "moments") || node.attrs.word("axes") == "batch") return kNone;
+  Id norm = kNone;
+  for (Id reader = 0; reader < l.graph.size(); ++reader) {
+    if (std::ranges::find(l.graph[reader].in, id) == l.graph[reader].in.end()) continue;
+    if (norm != kNone || !is(l.graph[reader], "normalize") || l.graph[reader].in[0] != node.in[0]) return kNone;
+    norm = reader;
+  }
+  const Node& normalize = l.graph[norm == kNone ? id : norm];
+  const Shape& in = l.graph[node.in[0]].shape;
+  Shape reduced;
+  const std::string base = set_base(l, node, reduced);
+  const int64_t size = count(reduced), threads = std::min<int64_t>(1024, (size + 31) / 32 * 32), each = (size + threads - 1) / threads;
+  if (norm == kNone || each > 8) return kNone;
+  l.keep(norm);
+  std::string y = "(v[k] - m) * r";
+  if (normalize.in[2] != kNone) y = fmt::format("({}) * {}", y, l.source.operand(normalize.in[2], in, "i"));
+  if (normalize.in[3] != kNone) y = fmt::format("({}) + {}", y, l.source.operand(normalize.in[3], in, "i"));
+  const std::string at = fmt::format("At i = {}::at(j); for (int x = 0; x < 5; ++x) i.x[x] += base.x[x];", dims(reduced));
+  const std::string loop = fmt::format("_Pragma(\"unroll\") for (int k = 0; k < {}; ++k) {{ const i64 j = threadIdx.x + k * {}ll; if (j < n) {{", each, threads);
+  l.kernel(fmt::format("norm_{}", norm),
+           fmt::format("{0} constexpr i64 n = {1}ll; float v[{2}]; double s = 0, q = 0; {3} {4} v[k] = {5}; s += v[k]; }} }} "
+                       "const float m = (float)(block_join<Sum>(s) / n); {3} const float d = v[k] - m; q += (double)d * d; }} }} "
+                       "const float r = inv_sqrt((float)(block_join<Sum>(q) / n) + {6}); {3} {4} store<{7}>({8}, {9}::offset(i), {10}); }} }}",
+                       base, size, each, loop, at, l.source.operand(node.in[0], in, "i"), number(norm_eps(normalize)), l.source.type(norm),
+                       l.source.address(norm), dims(in), y),
+           node.shape[1], static_cast<unsigned>(threads));
+  return norm;
+}
 
 bool must_store(const Lowering& l, Id id) {
   const Node& node = l.graph[id];

@@ -117,6 +117,10 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     const Pass& pass = l.passes[p];  // lower_conv may have split a pool in it
     for (const Id id : pass.nodes) {
       if (done[id] || l.stored(id)) continue;
+      if (const Id norm = lower_norm(l, id); norm != kNone) {
+        done[id] = done[norm] = true;
+        continue;
+      }
       const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
       if (wanted || must_store(l, id)) {
         lower_alone(l, id);

@@ -120,10 +120,7 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
   }
   if (is(node, "gelu")) return fmt::format("{}({})", node.attrs.flag("tanh") ? "f_gelu_tanh" : "f_gelu", x);
   if (is(node, "normalize")) {
-    const NormSets sets = norm_sets(node, graph_[node.in[0]].shape);
-    const std::string set = set_index(sets, at), stats = address(node.in[1]);
-    std::string y = fmt::format("({} - load<float>({}, {})) * inv_sqrt(load<float>({}, {} + {}) + {})", x, stats, set, stats,
-                                set, sets.sets, number(norm_eps(node)));
+    std::string y = fmt::format("({} - {}) * inv_sqrt({} + {})", x, moment(node, at, 0), moment(node, at, 1), number(norm_eps(node)));
     if (node.in[2] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[2], node.shape, at));
     if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[3], node.shape, at));
     return "(" + y + ")";
@@ -134,6 +131,11 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
                        node.shape[0] * node.shape[1]);
   }
   return "";
+}
+
+std::string Source::moment(const Node& node, const std::string& at, int which) const {
+  const NormSets sets = norm_sets(node, graph_[node.in[0]].shape);
+  return fmt::format("load<float>({}, {} + {})", address(node.in[1]), set_index(sets, at), which * sets.sets);
 }
 
 std::string Source::compute(Id id) const {

@@ -37,6 +37,8 @@ class Source {
   std::string operand(Id id, const Shape& shape, const std::string& at) const;
   // What a pointwise node makes of its operands' values; x is operand 0. Empty if the node is not pointwise.
   std::string pointwise(const Node& node, const std::string& x, const std::string& at, const std::string& other = "") const;
+  // The mean (0) or the variance (1) that a normalize node reads at `at`.
+  std::string moment(const Node& node, const std::string& at, int which) const;
   // "float v7(const Args& a, At i) {...}" for every node whose place says inline, stored or input.
   std::string functions() const;
   // The body that computes node `id` at `i`: for inlined nodes and for elementwise kernels.

@@ -22,7 +22,7 @@ template <class G> DEVICE int tile_row(int tile) {
   if (!G::kBoxes) return tile * G::kM;
   const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
   const int n = plane / G::kJd, jd = plane % G::kJd;
-  return (n * G::kPitchD + jd) * G::kPlane + block * G::kLines * G::kPitchW;
+  return (n * G::kPitchD + jd) * G::kPlane + block / G::kTilesAcross * G::kLines * G::kPitchW + block % G::kTilesAcross * G::kWidth;
 }
 // Rows from the tile's first to piece q's first.
 template <class G> DEVICE int piece_row(int q) {
@@ -36,8 +36,8 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
     const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
     r.n = plane / G::kJd;
     r.jd = plane % G::kJd;
-    r.jh = block * G::kLines + (q / (G::kWidth / 8)) * 8 + i / 8;
-    r.jw = (q % (G::kWidth / 8)) * 8 + i % 8;
+    r.jh = block / G::kTilesAcross * G::kLines + (q / (G::kWidth / 8)) * 8 + i / 8;
+    r.jw = block % G::kTilesAcross * G::kWidth + (q % (G::kWidth / 8)) * 8 + i % 8;
   } else {
     const int row = tile * G::kM + 64 * q + i, plane = row / G::kPlane, rest = row % G::kPlane;
     r.n = plane / G::kPitchD;
@@ -59,10 +59,12 @@ DEVICE int swizzle(int row, int chunk, int ck) {
 template <class G, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
   Scale* scale = (Scale*)(a.ws + G::kScale);
   if (!first && !scale->again) return;
-  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks;
+  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kResidues;
   const float up = first ? 1.f : scale->up;
-  const int chunk = threadIdx.x % chunks, block = blockIdx.y % G::kBlocks, residue = blockIdx.y / G::kBlocks;
-  const i64 row = (i64)blockIdx.x * rows_per_block + threadIdx.x / chunks - G::kGuard;
+  // Residues of the same rows run together: what one reads, the others find in the cache.
+  for (int part = blockIdx.x; part < G::kConvertBlocks; part += gridDim.x) {
+  const int chunk = threadIdx.x % chunks, block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks;
+  const i64 row = (i64)(part / planes) * rows_per_block + threadIdx.x / chunks - G::kGuard;
   float x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = 0.f;
@@ -95,7 +97,7 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
     *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
     if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
   }
-  if (!first) return;
+  if (!first) continue;
   // The largest |x|, and the smallest largest |x| of a row that is not all zero; as bits, whose order is the same.
   u32 top = 0;
 #pragma unroll
@@ -113,7 +115,8 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int w = 1; w < 8; ++w) { top = max(top, tops[w]); low = min(low, lows[w]); }
-    ((uint2*)(a.ws + G::kExtremes))[blockIdx.y * gridDim.x + blockIdx.x] = make_uint2(top, low);
+    ((uint2*)(a.ws + G::kExtremes))[part] = make_uint2(top, low);
+  }
   }
 }
 

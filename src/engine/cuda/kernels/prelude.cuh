@@ -38,7 +38,8 @@ template <int A, int B, int C, int D, int E> struct Dims {
   static DEVICE i64 offset(const At& i) {
     return ((((i64)i.x[0] * B + i.x[1]) * C + i.x[2]) * D + i.x[3]) * E + i.x[4];
   }
-  static DEVICE At at(i64 i) {
+  static DEVICE At at(i64 i) { return count <= 0x7fffffffll ? split<u32>((u32)i) : split<i64>(i); }
+  template <class I> static DEVICE At split(I i) {
     At r;
     r.x[4] = (int)(i % E); i /= E;
     r.x[3] = (int)(i % D); i /= D;
@@ -80,18 +81,25 @@ template <int N> DEVICE float horner(const float (&c)[N], float a) {
   for (int k = 1; k < N; ++k) p = fmaf(p, a, c[k]);
   return p;
 }
-DEVICE float f_gelu_poly10(float y) {
+DEVICE float gelu10(float u, float a) {
   const float c[11] = {1.011693295e-05f, -1.845260618e-04f, 1.504537508e-03f, -7.387798710e-03f, 2.510308669e-02f,
                        -6.503329730e-02f, 1.385813184e-01f, -2.547603755e-01f, 4.079466274e-01f, -5.530459905e-01f,
                        kGeluHalf};
-  const float u = y * kGeluScale;
-  return gelu_tail(u, horner(c, fminf(fabsf(u), 12.f)));
+  return gelu_tail(u, horner(c, a));
 }
-DEVICE float f_gelu_poly5(float y) {
+DEVICE float gelu5(float u, float a) {
   const float c[6] = {-4.170960543e-03f, 3.891255689e-02f, -1.537073796e-01f, 3.507286573e-01f, -5.375824609e-01f,
                       5.873028698e-01f};
-  const float u = y * kGeluScale;
-  return gelu_tail(u, horner(c, fminf(fabsf(u), 12.f)));
+  return gelu_tail(u, horner(c, a));
 }
-DEVICE float inv_sqrt(float x) { return 1.f / sqrtf(x); }
+DEVICE float f_gelu_poly10(float y) { return gelu10(y * kGeluScale, fminf(fabsf(y * kGeluScale), 12.f)); }
+DEVICE float f_gelu_poly5(float y) { return gelu5(y * kGeluScale, fminf(fabsf(y * kGeluScale), 12.f)); }
+// u = y kGeluScale is given and |u| < 12.
+DEVICE float gelu_scaled10(float u) { return gelu10(u, fabsf(u)); }
+DEVICE float gelu_scaled5(float u) { return gelu5(u, fabsf(u)); }
+// One Newton step on the hardware's guess: within an ulp. 0 and infinity keep the guess.
+DEVICE float inv_sqrt(float x) {
+  const float r = rsqrtf(x), e = fmaf(-0.5f * x * r, r, 0.5f);
+  return fabsf(e) < 1.f ? fmaf(r, e, r) : r;
+}
 )cuda"

@@ -18,7 +18,6 @@ template <class G> struct Pipe {
   u32 rows, ring;          // shared memory: the tile's chunks, the stages of weights
   const u8* stream;
   const int* group_begin;
-  int done;                // groups used so far
 
   DEVICE void fetch(int group) {
     if (group < G::kGroups) {
@@ -33,7 +32,6 @@ template <class G> struct Pipe {
     ring = shared + G::kTileShared;
     group_begin = groups;
     stream = a.packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
-    done = 0;
     const u8* from = a.ws + G::kCopy + (i64)tile_row<G>(tile) * (G::kCk * 2);
     for (int half = 0; half <= G::kInputLo; ++half) {
       for (int c = 0; c < G::kChunks; ++c) {
@@ -43,16 +41,23 @@ template <class G> struct Pipe {
     }
     for (int g = 0; g < G::kStages - 1; ++g) fetch(g);
   }
-  // The stage of the next group, when it has arrived.
-  DEVICE u32 next() {
+  // The stage of group g, when it has arrived.
+  DEVICE u32 next(int g) {
     copies_wait<G::kStages - 2>();
     __syncthreads();
-    fetch(done + G::kStages - 1);
-    return ring + done++ % G::kStages * G::kStageBytes;
+    fetch(g + G::kStages - 1);
+    return ring + g % G::kStages * G::kStageBytes;
   }
 };
 
-// sum += rows x slab for one step, all variants and pieces. `lo`: which parts of the operands.
+template <int A, int B> DEVICE void zero(float (&d)[A][B]) {
+#pragma unroll
+  for (int i = 0; i < A; ++i)
+#pragma unroll
+    for (int j = 0; j < B; ++j) d[i][j] = 0.f;
+}
+
+// sum += rows x slab for one step, all variants and pieces.
 template <class G> DEVICE void multiply(float (&sum)[G::kSums][G::kNr], u32 rows, u32 slab, const int* offset) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128;
 #pragma unroll
@@ -75,41 +80,36 @@ template <class G> DEVICE void multiply(float (&sum)[G::kSums][G::kNr], u32 rows
   }
 }
 
-template <class G> DEVICE void products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int cls, const int* class_begin, const int* offset) {
+// One group of steps; `g` and `offset` are literals of the generated code.
+template <class G, int COUNT>
+DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first) {
   constexpr bool exact = G::kInputLo || G::kWeightsLo;
   constexpr int slab_lo = G::kN * G::kCk * 2;
+  const u32 stage = pipe.next(g);
+  if (first) zero(sum);
+  if (!exact) {
+#pragma unroll
+    for (int s = 0; s < COUNT; ++s) multiply<G>(sum, pipe.rows, stage + s * G::kSlabBytes, offset + s * G::kVariants);
+    return;
+  }
+  // hi*lo + lo*hi first, at 2^11 their size; then hi*hi on top: at most 128 terms before they reach the sum.
+  float part[G::kSums][G::kNr];
+  zero(part);
+#pragma unroll 1
+  for (int s = 0; s < COUNT; ++s) {
+    const u32 slab = stage + s * G::kSlabBytes;
+    if (G::kInputLo) multiply<G>(part, pipe.rows + G::kTileHalf, slab, offset + s * G::kVariants);
+    if (G::kWeightsLo) multiply<G>(part, pipe.rows, slab + slab_lo, offset + s * G::kVariants);
+  }
 #pragma unroll
   for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
-    for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
-  for (int group = class_begin[cls]; group < class_begin[cls + 1]; ++group) {
-    const u32 stage = pipe.next();
-    const int first = pipe.group_begin[group], count = pipe.group_begin[group + 1] - first;
-    if (!exact) {
-      for (int s = 0; s < count; ++s) multiply<G>(sum, pipe.rows, stage + s * G::kSlabBytes, offset + (first + s) * G::kVariants);
-      continue;
-    }
-    // hi*lo + lo*hi first, at 2^11 their size; then hi*hi on top: at most 128 terms before they reach the sum.
-    float part[G::kSums][G::kNr];
+    for (int i = 0; i < G::kNr; ++i) part[s][i] *= 0x1p-11f;
+#pragma unroll 1
+  for (int s = 0; s < COUNT; ++s) multiply<G>(part, pipe.rows, stage + s * G::kSlabBytes, offset + s * G::kVariants);
 #pragma unroll
-    for (int s = 0; s < G::kSums; ++s)
+  for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
-      for (int i = 0; i < G::kNr; ++i) part[s][i] = 0.f;
-    for (int s = 0; s < count; ++s) {
-      const u32 slab = stage + s * G::kSlabBytes;
-      const int* at = offset + (first + s) * G::kVariants;
-      if (G::kInputLo) multiply<G>(part, pipe.rows + G::kTileHalf, slab, at);
-      if (G::kWeightsLo) multiply<G>(part, pipe.rows, slab + slab_lo, at);
-    }
-#pragma unroll
-    for (int s = 0; s < G::kSums; ++s)
-#pragma unroll
-      for (int i = 0; i < G::kNr; ++i) part[s][i] *= 0x1p-11f;
-    for (int s = 0; s < count; ++s) multiply<G>(part, pipe.rows, stage + s * G::kSlabBytes, offset + (first + s) * G::kVariants);
-#pragma unroll
-    for (int s = 0; s < G::kSums; ++s)
-#pragma unroll
-      for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[s][i];
-  }
+    for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[s][i];
 }
 )cuda"

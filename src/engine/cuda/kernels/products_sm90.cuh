@@ -31,11 +31,10 @@ template <class G> DEVICE u64 descriptor(u32 at, int group_bytes) {
 }
 
 template <class G> struct Pipe {
-  u32 rows, ring, full, empty, tile_full;
+  u32 ring, full, empty;
+  u64 rows[G::kPieces], weights;  // descriptors of the tile's pieces and of the ring; everything else is a constant away
   const u8* stream;
   const int* group_begin;
-  int done;
-  int group;  // the warpgroup, the same in all lanes for the compiler too
 
   DEVICE void fetch(int g) {  // by one thread
     const int from = group_begin[g], bytes = (group_begin[g + 1] - from) * G::kSlabBytes, st = g % G::kStages;
@@ -43,15 +42,18 @@ template <class G> struct Pipe {
     bulk_copy(ring + st * G::kStageBytes, stream + (i64)from * G::kSlabBytes, bytes, full + 8 * st);
   }
   DEVICE void start(const Args& a, u32 shared, int tile, const i64* chunk, const int* groups) {
-    rows = shared;
     ring = shared + G::kTileShared;
     full = ring + G::kStages * G::kStageBytes;
     empty = full + 8 * G::kStages;
-    tile_full = empty + 8 * G::kStages;
+    const u32 tile_full = empty + 8 * G::kStages;
     group_begin = groups;
     stream = a.packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
-    done = 0;
-    group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the same in all lanes for the compiler too
+#pragma unroll
+    for (int p = 0; p < G::kPieces; ++p) {
+      rows[p] = descriptor<G>(shared + piece_row<G>(warpgroup * G::kPieces + p) * (G::kCk * 2), (G::kBoxes ? G::kPitchW : 8) * G::kCk * 2);
+    }
+    weights = descriptor<G>(ring, 8 * G::kCk * 2);
     if (threadIdx.x == 0) {
       for (int i = 0; i < G::kStages; ++i) { barrier_init(full + 8 * i, 1); barrier_init(empty + 8 * i, G::kThreads / 128); }
       barrier_init(tile_full, 1);
@@ -64,96 +66,81 @@ template <class G> struct Pipe {
       barrier_expect(tile_full, G::kTileBytes);
       for (int half = 0; half <= G::kInputLo; ++half) {
         for (int c = 0; c < G::kChunks; ++c) {
-          bulk_copy(rows + half * G::kTileHalf + c * G::kChunkBytes, from + half * G::kCopyHalf + chunk[c], G::kChunkBytes, tile_full);
+          bulk_copy(shared + half * G::kTileHalf + c * G::kChunkBytes, from + half * G::kCopyHalf + chunk[c], G::kChunkBytes, tile_full);
         }
       }
       for (int g = 0; g < G::kStages && g < G::kGroups; ++g) fetch(g);
     }
     barrier_wait(tile_full, 0);
   }
-  DEVICE u32 next() {
-    const int st = done % G::kStages;
-    barrier_wait(full + 8 * st, done / G::kStages & 1);
-    return ring + st * G::kStageBytes;
-  }
-  // All products of this group are done. The stage of the group before is refilled: everyone has left it by now, or will soon.
-  DEVICE void release() {
-    if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * (done % G::kStages));
-    const int old = done - 1, g = old + G::kStages;
-    if (threadIdx.x == 0 && old >= 0 && g < G::kGroups) {
+  DEVICE void wait(int g) { barrier_wait(full + 8 * (g % G::kStages), g / G::kStages & 1); }
+  // All products of group g are done. The stage of the group before is refilled: everyone has left it by now, or will soon.
+  DEVICE void release(int g) {
+    if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * (g % G::kStages));
+    const int old = g - 1, next = old + G::kStages;
+    if (threadIdx.x == 0 && old >= 0 && next < G::kGroups) {
       barrier_wait(empty + 8 * (old % G::kStages), old / G::kStages & 1);
-      fetch(g);
+      fetch(next);
     }
-    ++done;
   }
 };
 
+// sum += rows x slab for one step. `tile` and `slab` are bytes from the tile's and the ring's first.
 template <class G>
-DEVICE void multiply(float (&sum)[G::kSums][G::kNr], int group, u32 rows, u32 slab, const int* offset, bool add) {
-  constexpr int step = (G::kBoxes ? G::kPitchW : 8) * G::kCk * 2;
+DEVICE void multiply(float (&sum)[G::kSums][G::kNr], const Pipe<G>& pipe, int tile, int slab, const int* offset, bool add) {
 #pragma unroll
   for (int k = 0; k < G::kCk / 16; ++k) {
-    const u64 w = descriptor<G>(slab + k * 32, 8 * G::kCk * 2);
 #pragma unroll
     for (int s = 0; s < G::kSums; ++s) {
-      const u32 at = rows + offset[s / G::kPieces] + piece_row<G>(group * G::kPieces + s % G::kPieces) * (G::kCk * 2) + k * 32;
-      wgmma<G::kN>(sum[s], descriptor<G>(at, step), w, add || k > 0);
+      wgmma<G::kN>(sum[s], pipe.rows[s % G::kPieces] + (u64)((tile + offset[s / G::kPieces] + k * 32) >> 4),
+                   pipe.weights + (u64)((slab + k * 32) >> 4), add || k > 0);
     }
   }
 }
 
-template <class G> DEVICE void products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int cls, const int* class_begin, const int* offset) {
+// One group of steps; `g` and `offset` are literals of the generated code, so that addresses are constants.
+template <class G, int COUNT>
+DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first) {
   constexpr bool exact = G::kInputLo || G::kWeightsLo;
   constexpr int slab_lo = G::kN * G::kCk * 2;
-  const int begin = class_begin[cls], end = class_begin[cls + 1];
-  if (begin == end || exact) {
+  const int stage = g % G::kStages * G::kStageBytes;
+  pipe.wait(g);
+  if (!exact) {
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < COUNT; ++s) multiply<G>(sum, pipe, 0, stage + s * G::kSlabBytes, offset + s * G::kVariants, !first || s > 0);
+    wgmma_commit();
+    wgmma_wait();
+    hold(sum);
+  } else {
+    // hi*lo + lo*hi first, at 2^11 their size; then hi*hi on top: at most 128 terms before they reach the sum.
+    float part[G::kSums][G::kNr];
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < COUNT; ++s) {
+      const int slab = stage + s * G::kSlabBytes;
+      if (G::kInputLo) multiply<G>(part, pipe, G::kTileHalf, slab, offset + s * G::kVariants, s > 0);
+      if (G::kWeightsLo) multiply<G>(part, pipe, 0, slab + slab_lo, offset + s * G::kVariants, G::kInputLo || s > 0);
+    }
+    wgmma_commit();
+    wgmma_wait();
+    hold(part);
 #pragma unroll
     for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
-      for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
+      for (int i = 0; i < G::kNr; ++i) part[s][i] *= 0x1p-11f;
+    hold(part);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < COUNT; ++s) multiply<G>(part, pipe, 0, stage + s * G::kSlabBytes, offset + s * G::kVariants, true);
+    wgmma_commit();
+    wgmma_wait();
+    hold(part);
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+      for (int i = 0; i < G::kNr; ++i) sum[s][i] = first ? part[s][i] : sum[s][i] + part[s][i];
   }
-  for (int g = begin; g < end; ++g) {
-    const u32 stage = pipe.next();
-    const int first = pipe.group_begin[g], count = pipe.group_begin[g + 1] - first;
-    if (!exact) {
-      for (int s = 0; s < count; ++s) {
-        wgmma_fence();
-        multiply<G>(sum, pipe.group, pipe.rows, stage + s * G::kSlabBytes, offset + (first + s) * G::kVariants, g > begin || s > 0);
-        wgmma_commit();
-      }
-      wgmma_wait();
-      hold(sum);
-    } else {
-      // hi*lo + lo*hi first, at 2^11 their size; then hi*hi on top: at most 128 terms before they reach the sum.
-      float part[G::kSums][G::kNr];
-      for (int s = 0; s < count; ++s) {
-        const u32 slab = stage + s * G::kSlabBytes;
-        const int* at = offset + (first + s) * G::kVariants;
-        wgmma_fence();
-        if (G::kInputLo) multiply<G>(part, pipe.group, pipe.rows + G::kTileHalf, slab, at, s > 0);
-        if (G::kWeightsLo) multiply<G>(part, pipe.group, pipe.rows, slab + slab_lo, at, G::kInputLo || s > 0);
-        wgmma_commit();
-      }
-      wgmma_wait();
-      hold(part);
-#pragma unroll
-      for (int s = 0; s < G::kSums; ++s)
-#pragma unroll
-        for (int i = 0; i < G::kNr; ++i) part[s][i] *= 0x1p-11f;
-      hold(part);
-      for (int s = 0; s < count; ++s) {
-        wgmma_fence();
-        multiply<G>(part, pipe.group, pipe.rows, stage + s * G::kSlabBytes, offset + (first + s) * G::kVariants, true);
-        wgmma_commit();
-      }
-      wgmma_wait();
-      hold(part);
-#pragma unroll
-      for (int s = 0; s < G::kSums; ++s)
-#pragma unroll
-        for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[s][i];
-    }
-    pipe.release();
-  }
+  pipe.release(g);
 }
 )cuda"

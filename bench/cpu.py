@@ -28,15 +28,6 @@ BATCH = {
     "conv-transpose3d-avgpool-clamp-softmax-multiply": 2,
     "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm": 16,
 }
-# Multiplications and additions of the convolution's real taps, as `upweave explain` counts them, of one sample.
-GFLOP = {
-    "conv-transpose3d-sum-layernorm-avgpool-gelu": 58.0e0 / 32,
-    "conv-transpose3d-layernorm-gelu-scaling": 136.0e0 / 32,
-    "conv-transpose3d-max-max-sum": 216.79 / 16,
-    "conv-transpose3d-avgpool-clamp-softmax-multiply": 58.0e0 / 32,
-    "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm": 209.0e0 / 512,
-}
-
 
 class Worker:
     """A contender's process, spoken to in lines."""
@@ -65,16 +56,27 @@ def make_case(slug, batch, folder, seed):
     import torch_peer
     torch.set_grad_enabled(False)
     rng = np.random.default_rng(seed)
+    os.makedirs(f"{folder}/bf16", exist_ok=True)
     for name, shape in torch_peer.SHAPES[slug].items():
         shape = tuple(extent or batch for extent in shape)
         data = (rng.random(shape, dtype=np.float32) - 0.5) * (0.3 if name == "kernel" else 1.0)
-        data.tofile(f"{folder}/{name}.bin")
-        bits = data.view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        os.makedirs(f"{folder}/bf16", exist_ok=True)
-        rounded.tofile(f"{folder}/bf16/{name}.bin")
+        bits = data.view(np.uint32) & 0xFFFF0000  # exact in bfloat16 too, so one answer serves both element types
+        bits.tofile(f"{folder}/{name}.bin")
+        (bits >> 16).astype(np.uint16).tofile(f"{folder}/bf16/{name}.bin")
     tensors = [t.double() for t in torch_peer.load(slug, folder, batch)]
     return torch_peer.FORMS[slug][0](*tensors).contiguous().numpy()
+
+
+def read_output(path):
+    """The elements, and how far they may be off in all: a contender's own arithmetic, and one rounding to bfloat16."""
+    if "bf16" in os.path.basename(path):
+        return (np.fromfile(path, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32), 2.0**-8
+    return np.fromfile(path, dtype=np.float32), 1e-4
+
+
+def explain_input(slug, batch):
+    import torch_peer
+    return "x".join(str(extent or batch) for extent in torch_peer.SHAPES[slug]["input"])
 
 
 def contenders(args, slug, batch, folder):
@@ -85,6 +87,7 @@ def contenders(args, slug, batch, folder):
         "upweave": (ours + ["auto", "2"], "upweave-f32-auto.bin"),
         "upweave direct": (ours + ["direct", "2"], "upweave-f32-direct.bin"),
         "upweave 1 thread": (ours + ["auto", "1"], "upweave-f32-auto.bin"),
+        "upweave bf16": (ours[:2] + [f"{folder}/bf16", str(batch), "bf16", "auto", "2"], "bf16/upweave-bf16-auto.bin"),
         "onednn": ([os.path.join(peers, "onednn"), slug, folder, str(batch)], "onednn.bin"),
         "torch eager": (torch + ["eager", "contiguous", "f32"], "torch-eager-contiguous-f32.bin"),
         "torch compile": (torch + ["compile", "contiguous", "f32"], "torch-compile-contiguous-f32.bin"),
@@ -101,6 +104,9 @@ def measure(args, slug):
     folder = os.path.join(args.folder, slug)
     os.makedirs(folder, exist_ok=True)
     truth = make_case(slug, batch, folder, args.seed)
+    explained = subprocess.run([args.upweave, "explain", slug, "--json", "--input", explain_input(slug, batch)],
+                               capture_output=True, text=True, check=True)
+    gflop = json.loads(explained.stdout)["cost"]["flops"] / 1e9  # real taps only, of the outputs that are needed
     workers, rows = [], {}
     peak = Worker("peak", [os.path.join(args.peers, "peak"), "2"])
     for name, (command, output) in contenders(args, slug, batch, folder).items():
@@ -109,9 +115,9 @@ def measure(args, slug):
         except (RuntimeError, OSError) as error:
             print(f"  {name}: {error}", file=sys.stderr)
             continue
-        got = np.fromfile(f"{folder}/{output}", dtype=np.float32).reshape(truth.shape)
-        error = float(np.abs(got - truth).max() / np.abs(truth).max())
-        if not error < 1e-4:
+        got, allowed = read_output(f"{folder}/{output}")
+        error = float(np.abs(got.reshape(truth.shape) - truth).max() / np.abs(truth).max())
+        if not error < allowed:
             print(f"  {name}: wrong answer, off by {error:.2e} of the largest value; not timed", file=sys.stderr)
             worker.close()
             continue
@@ -126,7 +132,7 @@ def measure(args, slug):
         row = rows[worker.name]
         row["ms_per_item"] = statistics.median(worker.times) / batch
         threads = 1 if worker.name.endswith("1 thread") else 2
-        floors = [GFLOP[slug] * batch / (p * threads / 2) * 1e3 / t for p, t in zip(worker.peaks, worker.times)]
+        floors = [gflop / (p * threads / 2) * 1e3 / t for p, t in zip(worker.peaks, worker.times)]
         row["of_fma_peak"] = statistics.median(floors)
         row["fma_gflops"] = statistics.median(worker.peaks)
         row["peak_rss_mb"] = worker.ask("memory")[0]
@@ -176,6 +182,7 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default="build/peers", help="folder of the contenders' programs")
+    parser.add_argument("--upweave", default="build/upweave", help="the command")
     parser.add_argument("--folder", default="build/bench-data", help="where tensors are kept")
     parser.add_argument("--only", default="", help="pipelines whose slug has this in it")
     parser.add_argument("--contenders", default="", help="comma-separated; all of them by default")

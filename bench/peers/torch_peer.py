@@ -3,7 +3,6 @@
 Speaks the protocol of worker.h. Each pipeline has two forms of the same mathematics, as a user would write it and
 without permutes (kinder to graph compilers); the faster one is kept.
 """
-import resource
 import sys
 import time
 
@@ -111,7 +110,8 @@ def main():
         if words[0] == "run":
             print(*(f"{once(best, tensors):.6f}" for _ in range(int(words[1]))), flush=True)
         elif words[0] == "memory":
-            print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.1f}", flush=True)
+            with open("/proc/self/status") as status:
+                print(next(float(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")), flush=True)
 
 
 if __name__ == "__main__":

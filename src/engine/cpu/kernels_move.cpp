@@ -94,19 +94,21 @@ void Expand(const void* src, Dtype type, int64_t n, float* dst) {
 }
 
 template <class Convert>
-HWY_INLINE void Shrink16(const float* src, int64_t n, uint16_t* dst, Convert convert) {
+HWY_INLINE void Shrink16(const float* src, int64_t n, uint16_t* dst, bool stream, Convert convert) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  const auto shrunk = [&](const float* p) HWY_ATTR {
+    return hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::LoadU(DF(), p))));
+  };
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::LoadU(DF(), src + i)))),
-               DU16(), dst + i);
+  if (stream && n % 32 == 0 && reinterpret_cast<uintptr_t>(dst) % 64 == 0) {  // whole lines only
+    for (; i < n; i += lanes) hn::Stream(shrunk(src + i), DU16(), dst + i);
   }
+  for (; i + lanes <= n; i += lanes) hn::StoreU(shrunk(src + i), DU16(), dst + i);
   if (i < n) {
     HWY_ALIGN float in[HWY_MAX_BYTES / 4] = {};
     HWY_ALIGN uint16_t out[HWY_MAX_BYTES / 2];
     std::memcpy(in, src + i, static_cast<size_t>(n - i) * 4);
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::Load(DF(), in)))),
-               DU16(), out);
+    hn::StoreU(shrunk(in), DU16(), out);
     std::memcpy(dst + i, out, static_cast<size_t>(n - i) * 2);
   }
 }
@@ -130,9 +132,9 @@ void Shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream) {
       return;
     }
     case Dtype::kF16:
-      return Shrink16(src, n, static_cast<uint16_t*>(dst), [](VF v) HWY_ATTR { return ToF16(v); });
+      return Shrink16(src, n, static_cast<uint16_t*>(dst), stream, [](VF v) HWY_ATTR { return ToF16(v); });
     case Dtype::kBF16:
-      return Shrink16(src, n, static_cast<uint16_t*>(dst), [](VF v) HWY_ATTR { return ToBf16(v); });
+      return Shrink16(src, n, static_cast<uint16_t*>(dst), stream, [](VF v) HWY_ATTR { return ToBf16(v); });
     case Dtype::kF64:
       for (int64_t i = 0; i < n; ++i) static_cast<double*>(dst)[i] = src[i];
       return;

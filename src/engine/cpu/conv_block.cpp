@@ -29,7 +29,7 @@ HWY_ATTR void Product(const BlockProduct& p) {
   const auto tail = hn::FirstN(d, static_cast<size_t>(p.columns - (N - 1) * lanes));
   const bool whole = p.columns == N * lanes;
   const float* HWY_RESTRICT w = p.weights;
-  const int64_t depth = p.depth;
+  const int64_t depth = p.depth, ahead = p.ahead;
   for (int64_t i = 0; i < p.products; ++i) {
     V acc[R][N];
 #pragma GCC unroll 8
@@ -47,6 +47,8 @@ HWY_ATTR void Product(const BlockProduct& p) {
         V b[N];
 #pragma GCC unroll 4
         for (int c = 0; c < N; ++c) b[c] = hn::LoadU(d, w + c * lanes);
+#pragma GCC unroll 4
+        for (int c = 0; c < N; ++c) __builtin_prefetch(w + c * lanes + ahead, 0, 2);
         w += N * lanes;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {

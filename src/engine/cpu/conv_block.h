@@ -22,6 +22,8 @@ struct BlockProduct {
   const float* weights;
   int columns;
   int64_t products = 1, rows_next = 0, out_next = 0;
+  int64_t ahead =
+      0;  // floats ahead of use at which weights are called in from farther caches; 0: they are near
 };
 
 struct BlockOps {

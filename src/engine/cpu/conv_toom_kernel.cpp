@@ -171,6 +171,7 @@ void ToomConv::products(const float* u, int64_t rows, const float* weights, int6
   p.segments = 1;
   p.depth = shape_.c_in;
   p.products = points;
+  p.ahead = kWeightsAhead;
   p.rows_next = u_step();
   p.out_next = m_step;
   for (int64_t i = 0; i < rows; ++i) p.rows[i] = u + i * channels_in();

@@ -32,6 +32,9 @@ inline bool fits(double magnitude) {
 constexpr int64_t kGroupBytes = 640 << 10;
 constexpr int64_t kMaxGroup = 32;  // at most 64: a bit for each tile
 
+// Transformed weights outgrow the second-level cache; hardware does not follow them from page to page.
+constexpr int64_t kWeightsAhead = 4096;
+
 // Rows of neighbouring points are this many floats further apart than they need be, or their addresses would
 // agree in the low 12 bits and compete for one cache set.
 constexpr int64_t kSkew = 48;

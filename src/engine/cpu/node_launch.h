@@ -12,4 +12,8 @@ namespace upweave::cpu {
 std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands,
                                          std::vector<Shape> shapes, const Memory& result);
 
+// mean_conv: the mean over space of a convolution, without the convolution.
+std::unique_ptr<Launch> make_mean_conv_launch(const Node& node, const std::vector<Memory>& operands,
+                                              const std::vector<Shape>& shapes, const Memory& result);
+
 }  // namespace upweave::cpu

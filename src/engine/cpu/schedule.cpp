@@ -60,7 +60,7 @@ class Scheduler {
   }
 
  private:
-  // --- places ----------------------------------------------------------------------------------------------
+  // --- places
 
   Memory output_place() const {
     return {Memory::Where::kOutput, 0, options_.dtype, dims_of(graph_[graph_.output].shape)};
@@ -107,7 +107,7 @@ class Scheduler {
         });
   }
 
-  // --- passes ----------------------------------------------------------------------------------------------
+  // --- passes
 
   // A value of 16-bit pipelines that the output cannot hold (it would be rounded twice) and that is larger
   // than the scratch the engine allows itself is computed again by the passes that read it. Statistics over

@@ -7,28 +7,18 @@
 
 #include "engine/cpu/tile.h"
 #include "engine/cpu/tile_finish.h"
+#include "engine/cpu/tile_grid.h"
 #include "engine/cpu/tile_lay.h"
 #include "engine/cpu/tile_move.h"
 
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kChunkFloats = 4096;  // of one buffer that a run of row-local steps goes through at once
 constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread
-
-// One tile: a box of level 0 of sample n (channels last), or channels and positions of it (channels first).
-struct Tile {
-  int64_t n = 0, index = 0;  // index: over all samples
-  Box box;
-  int64_t c0 = 0, channels = 1, first = 0, positions = 1;
-  bool leads =
-      false;  // the first tile of its sample (and channels): it stores what does not vary along space
-};
 
 class TileLaunch final : public Launch {
  public:
-  TileLaunch(TileProgram program, int64_t cache) : p_(std::move(program)) {
-    cut(cache);
+  TileLaunch(TileProgram program, int64_t cache) : p_(std::move(program)), grid_(p_, cache) {
     size_buffers();
     for (size_t i = 0; i < p_.steps.size();) {
       size_t j = i + 1;
@@ -42,7 +32,8 @@ class TileLaunch final : public Launch {
     for (const Reduction& reduction : p_.reductions) {
       counts_.emplace_back();
       for (int64_t i = 0; i < shares(); ++i) {
-        counts_.back().push_back(last() ? box_at(tile(i), reduction.level).count() : p_.dims.voxels());
+        counts_.back().push_back(last() ? grid_.box_at(grid_.tile(i), reduction.level).count()
+                                        : p_.dims.voxels());
       }
     }
   }
@@ -54,11 +45,11 @@ class TileLaunch final : public Launch {
   std::string describe() const override {
     std::string s = p_.text;
     if (last()) {
-      s += fmt::format("; tiles of {}x{}x{} positions, {} KiB a thread", tile_[0], tile_[1], tile_[2],
-                       thread_bytes_ >> 10);
+      s += fmt::format("; tiles of {}x{}x{} positions, {} KiB a thread", grid_.extent[0], grid_.extent[1],
+                       grid_.extent[2], thread_bytes_ >> 10);
     } else {
-      s += fmt::format("; tiles of {} channels x {} positions, {} KiB a thread", channels_, columns_,
-                       thread_bytes_ >> 10);
+      s += fmt::format("; tiles of {} channels x {} positions, {} KiB a thread", grid_.channels,
+                       grid_.columns, thread_bytes_ >> 10);
     }
     if (p_.conv) s += "; " + p_.conv->kernel->describe();
     return s;
@@ -75,9 +66,9 @@ class TileLaunch final : public Launch {
       if (p_.conv) {
         sweep_conv(bases, partials, laid, mine, threads, me, team);
       } else {
-        const int64_t tiles = p_.dims.n * per_sample_;
+        const int64_t tiles = p_.dims.n * grid_.per_sample;
         for (int64_t t = tiles * me / team; t < tiles * (me + 1) / team; ++t)
-          run_tile(bases, tile(t), partials, mine);
+          run_tile(bases, grid_.tile(t), partials, mine);
       }
       flush_stream();
 #pragma omp barrier
@@ -98,86 +89,14 @@ class TileLaunch final : public Launch {
   }
   int level_of(const Step& step) const { return slot(step.out).level; }
 
-  // --- geometry --------------------------------------------------------------------------------------------
-
-  int64_t buffer_floats(size_t b, const Extents& tile, int64_t channels, int64_t columns) const {
-    const int64_t vector = last() ? p_.ld_channels : padded(channels);
-    switch (p_.buffer_kind[b]) {
-      case Kind::kScalar:
-        return kLane;
-      case Kind::kVector:
-        return vector;
-      case Kind::kStats:
-        return 4 * padded(p_.dims.c);
-      case Kind::kFull:
-      case Kind::kLine:
-        break;
-    }
-    if (!last()) return (p_.buffer_kind[b] == Kind::kFull ? channels : 1) * padded(columns);
-    const Level& level = p_.levels[static_cast<size_t>(p_.buffer_level[b])];
-    int64_t positions = 1;
-    for (size_t a = 0; a < 3; ++a) {
-      positions *= std::min(level.extent[a], (tile[a] + level.stride[a] - 1) / level.stride[a]);
-    }
-    return p_.buffer_kind[b] == Kind::kFull ? positions * p_.ld_channels : padded(positions) + kLane;
-  }
-
-  int64_t total_floats(const Extents& tile, int64_t channels, int64_t columns) const {
-    int64_t n = 0;
-    for (size_t b = 0; b < p_.buffer_kind.size(); ++b) n += buffer_floats(b, tile, channels, columns);
-    return n;
-  }
-
-  // The largest tile whose buffers fill three fifths of the cache; the rest is for weights, input and lines
-  // in flight. Width grows first, then height, then depth: rows of the output are then whole.
-  void cut(int64_t cache) {
-    const int64_t budget = cache * 3 / 5 / 4;
-    const Extents full = p_.levels[0].extent;
-    if (last()) {
-      tile_ = p_.multiple;
-      if (p_.conv) {
-        const Extents granule = p_.conv->kernel->granule();
-        for (size_t a = 0; a < 3; ++a) tile_[a] = std::lcm(tile_[a], std::max<int64_t>(1, granule[a]));
-        if (total_floats(tile_, 1, 1) > 2 * budget) tile_ = p_.multiple;
-      }
-      const Extents unit = tile_;
-      for (size_t a = 0; a < 3; ++a) tile_[a] = p_.whole[a] ? full[a] : std::min(unit[a], full[a]);
-      for (const size_t a : {2, 1, 0}) {
-        while (tile_[a] < full[a]) {
-          Extents next = tile_;
-          next[a] = std::min(full[a], tile_[a] + unit[a]);
-          if (total_floats(next, 1, 1) > budget) break;
-          tile_ = next;
-        }
-      }
-      // As many tiles as before, of more even extents.
-      for (size_t a = 0; a < 3; ++a) {
-        grid_[a] = (full[a] + tile_[a] - 1) / tile_[a];
-        if (tile_[a] < full[a])
-          tile_[a] = std::min(tile_[a], round_up((full[a] + grid_[a] - 1) / grid_[a], unit[a]));
-        grid_[a] = (full[a] + tile_[a] - 1) / tile_[a];
-      }
-      per_sample_ = grid_[0] * grid_[1] * grid_[2];
-      return;
-    }
-    const int64_t voxels = p_.dims.voxels();
-    channels_ = p_.channel_multiple;
-    columns_ = voxels;
-    if (!p_.local_space) columns_ = std::min(voxels, kChunkFloats);  // nothing to wait for: stay in the first cache
-    while (channels_ + p_.channel_multiple <= p_.dims.c && columns_ == voxels &&
-           total_floats({}, channels_ + p_.channel_multiple, columns_) <= budget / 4) {
-      channels_ += p_.channel_multiple;
-    }
-    grid_ = {(p_.dims.c + channels_ - 1) / channels_, (voxels + columns_ - 1) / columns_, 1};
-    per_sample_ = grid_[0] * grid_[1];
-  }
+  // --- buffers
 
   void size_buffers() {
     int64_t floats = 0;
     for (size_t b = 0; b < p_.buffer_kind.size(); ++b) {
       offset_.push_back(floats);
       // Buffers start a few lines apart modulo the page, so that a row of one and of another do not alias.
-      floats += round_up(buffer_floats(b, tile_, channels_, columns_), kLane) + 5 * kLane;
+      floats += round_up(grid_.buffer_floats(b), kLane) + 5 * kLane;
     }
     stage_ = floats;
     floats += std::max(kStageFloats, p_.conv ? lay_scratch_floats(*p_.conv) : 0);
@@ -188,42 +107,7 @@ class TileLaunch final : public Launch {
         conv_scratch_ + (p_.conv ? static_cast<int64_t>(p_.conv->kernel->scratch_bytes()) : 0), 4096);
   }
 
-  Box box_at(const Tile& t, int level) const {
-    const Level& l = p_.levels[static_cast<size_t>(level)];
-    Box box;
-    for (size_t a = 0; a < 3; ++a) {
-      const int64_t end = t.box.lo[a] + t.box.extent[a];
-      box.lo[a] = t.box.lo[a] / l.stride[a];
-      const int64_t hi =
-          end == p_.levels[0].extent[a] ? l.extent[a] : std::min(l.extent[a], end / l.stride[a]);
-      box.extent[a] = std::max<int64_t>(0, hi - box.lo[a]);
-    }
-    return box;
-  }
-
-  Tile tile(int64_t index) const {
-    Tile t;
-    t.index = index;
-    t.n = index / per_sample_;
-    int64_t i = index % per_sample_;
-    if (last()) {
-      t.leads = i == 0;
-      t.channels = p_.dims.c;
-      for (size_t a = 3; a-- > 0; i /= grid_[a]) {
-        t.box.lo[a] = i % grid_[a] * tile_[a];
-        t.box.extent[a] = std::min(tile_[a], p_.levels[0].extent[a] - t.box.lo[a]);
-      }
-      return t;
-    }
-    t.c0 = i / grid_[1] * channels_;
-    t.channels = std::min(channels_, p_.dims.c - t.c0);
-    t.first = i % grid_[1] * columns_;
-    t.positions = std::min(columns_, p_.dims.voxels() - t.first);
-    t.leads = t.first == 0;
-    return t;
-  }
-
-  // --- convolution -----------------------------------------------------------------------------------------
+  // --- convolution
 
   Box whole_output() const {
     Box box;
@@ -244,18 +128,18 @@ class TileLaunch final : public Launch {
   Box rows_input(int64_t first, int64_t rows) const {
     Box out = whole_output();
     const size_t a = outer_axis();
-    out.lo[a] = first * tile_[a];
-    out.extent[a] = std::min(rows * tile_[a], p_.levels[0].extent[a] - out.lo[a]);
+    out.lo[a] = first * grid_.extent[a];
+    out.extent[a] = std::min(rows * grid_.extent[a], p_.levels[0].extent[a] - out.lo[a]);
     return p_.conv->kernel->input_box(out);
   }
   Wave wave(int threads) const {
     const int64_t limit = kLaidBytes * threads;
-    Wave w{1, grid_[outer_axis()], rows_input(0, grid_[outer_axis()])};
+    Wave w{1, grid_.count[outer_axis()], rows_input(0, grid_.count[outer_axis()])};
     while (w.rows > 1 && laid_size(w.input) > limit) {
       w.rows = (w.rows + 1) / 2;
       w.input = rows_input(0, w.rows);
     }
-    if (w.rows == grid_[outer_axis()])
+    if (w.rows == grid_.count[outer_axis()])
       w.samples = std::clamp<int64_t>(limit / laid_size(w.input), 1, p_.dims.n);
     return w;
   }
@@ -263,7 +147,7 @@ class TileLaunch final : public Launch {
     if (!p_.conv) return 0;
     const Wave w = wave(threads);
     int64_t largest = 0;
-    for (int64_t r = 0; r < grid_[outer_axis()]; r += w.rows)
+    for (int64_t r = 0; r < grid_.count[outer_axis()]; r += w.rows)
       largest = std::max(largest, laid_size(rows_input(r, w.rows)));
     return round_up(w.samples * largest, 4096);
   }
@@ -271,7 +155,7 @@ class TileLaunch final : public Launch {
   void sweep_conv(const Bases& bases, double* partials, char* laid, char* mine, int threads, int64_t me,
                   int64_t team) const {
     const Wave w = wave(threads);
-    const int64_t rows_all = grid_[outer_axis()], tiles_a_row = per_sample_ / rows_all;
+    const int64_t rows_all = grid_.count[outer_axis()], tiles_a_row = grid_.per_sample / rows_all;
     const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
     float* stage = reinterpret_cast<float*>(mine) + stage_;
     for (int64_t n = 0; n < p_.dims.n; n += w.samples) {
@@ -288,7 +172,7 @@ class TileLaunch final : public Launch {
 #pragma omp barrier
         const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;
         for (int64_t i = tiles * me / team; i < tiles * (me + 1) / team; ++i) {
-          const Tile t = tile((n + i / a_sample) * per_sample_ + r * tiles_a_row + i % a_sample);
+          const Tile t = grid_.tile((n + i / a_sample) * grid_.per_sample + r * tiles_a_row + i % a_sample);
           const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
           const ConvOutput out{buffer(mine, p_.conv->out), t.box, p_.ld_channels};
           p_.conv->kernel->compute(bases.packed + p_.conv->packed_offset, in, out, mine + conv_scratch_);
@@ -299,7 +183,7 @@ class TileLaunch final : public Launch {
     }
   }
 
-  // --- steps -----------------------------------------------------------------------------------------------
+  // --- steps
 
   float* buffer(char* mine, int s) const {
     return reinterpret_cast<float*>(mine) + offset_[static_cast<size_t>(slot(s).buffer)];
@@ -318,7 +202,7 @@ class TileLaunch final : public Launch {
 
   // Channels last: a few rows at a time through all steps.
   void run_rows(const Segment& segment, const Tile& t, char* mine) const {
-    const int64_t rows = box_at(t, level_of(p_.steps[segment.begin])).count(), ld = p_.ld_channels;
+    const int64_t rows = grid_.box_at(t, level_of(p_.steps[segment.begin])).count(), ld = p_.ld_channels;
     const int64_t chunk = std::max<int64_t>(kLane, kChunkFloats / ld / kLane * kLane);
     for (int64_t r = 0; r < rows; r += chunk) {
       const int64_t n = std::min(chunk, rows - r);
@@ -426,7 +310,8 @@ class TileLaunch final : public Launch {
         return pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
       }
       case What::kPool: {
-        const Extents in = box_at(t, slot(s.x).level).extent, extent = box_at(t, slot(s.out).level).extent;
+        const Extents in = grid_.box_at(t, slot(s.x).level).extent,
+                      extent = grid_.box_at(t, slot(s.out).level).extent;
         return pool_tile(s.pooling, x, in, ld, s.window, s.stride, s.y >= 0 ? buffer(mine, s.y) : nullptr,
                          out, extent);
       }
@@ -464,7 +349,7 @@ class TileLaunch final : public Launch {
     }
     const int64_t channels = to.kind == Kind::kFull ? t.channels : 1;
     if (last()) {
-      const Region region{t.n, 0, channels, box_at(t, to.level)};
+      const Region region{t.n, 0, channels, grid_.box_at(t, to.level)};
       return load_positions(s.memory, data, region, out, to.kind == Kind::kFull ? p_.ld_channels : 1, stage);
     }
     const Region region{t.n, to.kind == Kind::kFull ? t.c0 : 0, channels, {}};
@@ -483,7 +368,7 @@ class TileLaunch final : public Launch {
     }
     const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
     if (last()) {
-      const Region region{t.n, 0, channels, box_at(t, from.level)};
+      const Region region{t.n, 0, channels, grid_.box_at(t, from.level)};
       return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, data,
                              s.stream, stage);
     }
@@ -498,7 +383,7 @@ class TileLaunch final : public Launch {
     float* out = buffer(mine, s.out);
     float* factors = reinterpret_cast<float*>(mine) + columns_scratch_;
     if (last()) {
-      const int64_t rows = box_at(t, slot(s.x).level).count(), ld = p_.ld_channels;
+      const int64_t rows = grid_.box_at(t, slot(s.x).level).count(), ld = p_.ld_channels;
       for (int64_t r = 0; r < rows; r += s.trailing) {
         norm_columns(x + r * ld, ld, s.trailing, p_.dims.c, s.rms, s.eps, factors, out + r * ld);
       }
@@ -511,10 +396,10 @@ class TileLaunch final : public Launch {
     }
   }
 
-  // --- reductions ------------------------------------------------------------------------------------------
+  // --- reductions
 
   // Channels last: one share a tile. Channels first: one a sample, for a tile holds all of a channel's space.
-  int64_t shares() const { return last() ? per_sample_ : 1; }
+  int64_t shares() const { return last() ? grid_.per_sample : 1; }
   int64_t partial_bytes() const {
     return round_up(static_cast<int64_t>(p_.reductions.size()) * p_.dims.n * shares() * p_.dims.c * 16, 4096);
   }
@@ -524,11 +409,12 @@ class TileLaunch final : public Launch {
 
   void partial(const Step& s, const Tile& t, const float* x, int64_t ld, double* partials, char* mine) const {
     const Reduction& reduction = p_.reductions[static_cast<size_t>(s.reduction)];
-    double* a = share(partials, static_cast<size_t>(s.reduction), t.n, last() ? t.index % per_sample_ : 0);
+    double* a =
+        share(partials, static_cast<size_t>(s.reduction), t.n, last() ? t.index % grid_.per_sample : 0);
     double* b = a + p_.dims.c;
     if (!last()) return moments_rows(x, ld, t.channels, t.positions, a + t.c0, b + t.c0);
     float* scratch = reinterpret_cast<float*>(mine) + columns_scratch_;
-    const int64_t rows = box_at(t, reduction.level).count();
+    const int64_t rows = grid_.box_at(t, reduction.level).count();
     if (rows == 0) return;
     switch (reduction.what) {
       case Reduction::What::kMoments:
@@ -549,8 +435,7 @@ class TileLaunch final : public Launch {
   }
 
   TileProgram p_;
-  Extents tile_ = {1, 1, 1}, grid_ = {1, 1, 1};
-  int64_t channels_ = 1, columns_ = 1, per_sample_ = 1;
+  TileGrid grid_;
   std::vector<int64_t> offset_;
   std::vector<Segment> segments_;
   std::vector<std::vector<int64_t>> counts_;  // of each reduction: positions of a sample's tiles

@@ -70,6 +70,13 @@ struct Memory {
   char* write(const Bases& b) const { return where == Where::kOutput ? b.output : b.workspace + offset; }
 };
 
+// Elements of a typed array, as float64.
+struct Reader {
+  const char* data;
+  Dtype type;
+  double operator[](int64_t i) const { return load_element(data, type, i); }
+};
+
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // One sweep over memory. Immutable; run() allocates nothing.

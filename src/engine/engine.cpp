@@ -14,8 +14,8 @@ constexpr size_t kHugePage = size_t{2} << 20;
 }  // namespace
 
 void* Program::allocate(size_t bytes) const {
-  // Blocks of several huge pages start on one, so that the kernel can back them with few faults.
-  const bool large = bytes >= 4 * kHugePage;
+  // Blocks of huge pages start on one, so that the kernel can back them with few faults.
+  const bool large = bytes >= kHugePage;
   const size_t alignment = large ? kHugePage : kAlignment;
   if (bytes > SIZE_MAX - alignment) throw std::bad_alloc();
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;

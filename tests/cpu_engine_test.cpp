@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/dtype.h"
+#include "engine/cpu/tile.h"
 #include "engine/engine.h"
 #include "engine/reference/reference.h"
 #include "graph/text.h"
@@ -328,6 +329,23 @@ TEST(CpuEngine, EveryInstructionSet) {
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+// With next to no cache every sample is many tiles and its input many waves: borders, remainders and the
+// combination of shares.
+TEST(CpuEngine, ManySmallTiles) {
+  for (const int64_t bytes : {1000, 20000}) {
+    SCOPED_TRACE(std::to_string(bytes) + " bytes of cache");
+    cpu::set_cache_bytes_for_test(bytes);
+    for (const Named& c : kFive) {
+      for (const Dtype dtype : kTypes) check(c.text, {{"input", c.input}}, 10, dtype);
+      check(c.text, {{"input", c.input}}, 11, Dtype::kF32, Values::kNormal, true, Algorithm::kAuto);
+      check(c.text, {{"input", c.input}}, 12, Dtype::kF32, Values::kLargeMean);
+      check(c.text, {{"input", c.input}}, 13, Dtype::kF32, Values::kSpecial);
+    }
+    for (uint64_t seed = 7000; seed < 7000 + static_cast<uint64_t>(effort()) / 6; ++seed) check_random(seed);
+  }
+  cpu::set_cache_bytes_for_test(0);
 }
 
 // Pages that a run brings in beyond what lies in input, output and packed weights.

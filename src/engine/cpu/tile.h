@@ -135,5 +135,6 @@ struct TileProgram {
 std::unique_ptr<Launch> make_tile_launch(TileProgram program, int64_t cache_bytes);
 
 int64_t cache_bytes_per_core();
+void set_cache_bytes_for_test(int64_t bytes);  // 0: the machine's own again
 
 }  // namespace upweave::cpu

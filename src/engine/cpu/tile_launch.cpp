@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 
@@ -14,11 +15,12 @@
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread
+constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread, at most
 
 class TileLaunch final : public Launch {
  public:
-  TileLaunch(TileProgram program, int64_t cache) : p_(std::move(program)), grid_(p_, cache) {
+  TileLaunch(TileProgram program, int64_t cache)
+      : p_(std::move(program)), grid_(p_, cache), laid_bytes_(std::min(kLaidBytes, 8 * cache)) {
     size_buffers();
     for (size_t i = 0; i < p_.steps.size();) {
       size_t j = i + 1;
@@ -133,7 +135,7 @@ class TileLaunch final : public Launch {
     return p_.conv->kernel->input_box(out);
   }
   Wave wave(int threads) const {
-    const int64_t limit = kLaidBytes * threads;
+    const int64_t limit = laid_bytes_ * threads;
     Wave w{1, grid_.count[outer_axis()], rows_input(0, grid_.count[outer_axis()])};
     while (w.rows > 1 && laid_size(w.input) > limit) {
       w.rows = (w.rows + 1) / 2;
@@ -436,6 +438,7 @@ class TileLaunch final : public Launch {
 
   TileProgram p_;
   TileGrid grid_;
+  int64_t laid_bytes_;
   std::vector<int64_t> offset_;
   std::vector<Segment> segments_;
   std::vector<std::vector<int64_t>> counts_;  // of each reduction: positions of a sample's tiles
@@ -448,7 +451,14 @@ std::unique_ptr<Launch> make_tile_launch(TileProgram program, int64_t cache_byte
   return std::make_unique<TileLaunch>(std::move(program), cache_bytes);
 }
 
+namespace {
+std::atomic<int64_t> cache_for_test{0};
+}  // namespace
+
+void set_cache_bytes_for_test(int64_t bytes) { cache_for_test = bytes; }
+
 int64_t cache_bytes_per_core() {
+  if (const int64_t bytes = cache_for_test) return bytes;
   const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return std::clamp<int64_t>(bytes, int64_t{256} << 10, int64_t{2} << 20);
 }

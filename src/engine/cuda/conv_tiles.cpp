@@ -1,8 +1,6 @@
 #include "engine/cuda/conv_tiles.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 
 #include "base/error.h"
@@ -205,6 +203,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
 
   // Boxes waste nothing when the extents are multiples of 8, lines in a row waste the gaps. The larger tile that fits
   // wins among equals: it reads the weights less often.
+  const int taps = t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel * t.blocks;
   ConvTiles best;
   double best_score = 0;
   for (const bool boxes : {true, false}) {
@@ -214,13 +213,9 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
         // Registers for sums: phases of the width that are stored together, parts before promotion, the pool.
         const bool exact = wish.input_lo || wish.weights_lo;
         const int sums = pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
-        const bool few = sums <= 96;  // four warpgroups of 128 registers a thread, or two of 255
-        if (!few && (warpgroups > 2 || sums > 200)) continue;
-        if (const char* tune = std::getenv("UPTUNE")) {
-          int tw = 0, tp = 0, tb = 0;
-          sscanf(tune, "%d,%d,%d", &tw, &tp, &tb);
-          if (tw != warpgroups || tp != pieces || tb != boxes) continue;
-        }
+        // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their addresses.
+        const bool few = sums <= (taps <= 32 ? 96 : 80);
+        if (!few && (warpgroups > 2 || sums > 160)) continue;
         ConvTiles candidate = t;
         candidate.boxes = boxes;
         if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
@@ -231,7 +226,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
         // The rest of the memory keeps weights ahead, so that warpgroups need not go in step.
         while (candidate.stages < 8 && resident * (candidate.shared_bytes() + candidate.stage_bytes() + 1024) <= room) ++candidate.stages;
         const double reuse = candidate.m >= 256 ? 1.0 : candidate.m >= 128 ? 0.98 : 0.8;
-        const double overlap = warpgroups * resident >= 4 ? (resident >= 2 ? 1.1 : 1.0) : 0.8;
+        const double overlap = warpgroups * resident >= 4 ? 1.0 : 0.8;
         const double score = candidate.efficiency() * reuse * overlap;
         if (score > best_score) {
           best_score = score;

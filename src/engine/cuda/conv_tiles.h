@@ -100,9 +100,5 @@ struct RowAt {
   int n, a[3];
 };
 RowAt row_at(const ConvTiles& t, int64_t row);
-// Where the 16 bytes `chunk` of a row lie in it: the tensor cores' swizzle, by the row's place in memory.
-inline int swizzled(int row, int chunk, int ck) {
-  return chunk ^ (ck == 64 ? row & 7 : ck == 32 ? (row >> 1) & 3 : (row >> 2) & 1);
-}
 
 }  // namespace upweave::cuda

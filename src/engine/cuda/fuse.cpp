@@ -295,6 +295,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     }
     s += e.state;
     s += fmt::format("#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    float sum[{}][G::kSums][G::kNr];\n", groups, fusion.store_phases);
+    if (!fma) s += "    pipe.refresh();\n";
     s += fmt::format("#pragma unroll\n    for (int ph = 0; ph < {}; ++ph) {{\n", fusion.store_phases);
     if (fma) {
       s += fmt::format("      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n    }}\n", fusion.store_phases, g);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "engine/cuda/kernels/index.h"
 #include "base/dtype.h"
 #include "graph/operation.h"
 
@@ -132,7 +133,7 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
 
   std::string text = std::string(kPrelude) + kGeneric;
   if (l.convs > 0) {
-    text += std::string(kConv) + kEpilogue;
+    text += std::string(index::kText) + kConv + kEpilogue;
     if (chip.wgmma) {
       text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
       for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);

@@ -5,11 +5,6 @@ R"cuda(
 // Who holds what: a warpgroup computes pieces of 64 rows; in a piece, lane 4g + t of warp w holds rows 16w + g and
 // 16w + g + 8, of every eight columns the two at 2t. So a row lies in four neighbouring lanes.
 
-struct Row {
-  int n, jd, jh, jw;
-  bool ok;
-};
-
 // What pre-passes leave for the products: scales as powers of two, and whether the data fits fp16 at all.
 struct Scale {
   float up, down;    // x = fp16 * down, fp16 = x * up
@@ -17,43 +12,7 @@ struct Scale {
   u32 again;         // the first guess of the scale was wrong: convert again
 };
 
-// The first row of tile `tile` in the copy, and the tile's sample and window.
-template <class G> DEVICE int tile_row(int tile) {
-  if (!G::kBoxes) return tile * G::kM;
-  const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
-  const int n = plane / G::kJd, jd = plane % G::kJd;
-  return (n * G::kPitchD + jd) * G::kPlane + block / G::kTilesAcross * G::kLines * G::kPitchW + block % G::kTilesAcross * G::kWidth;
-}
-// Rows from the tile's first to piece q's first.
-template <class G> DEVICE int piece_row(int q) {
-  if (!G::kBoxes) return 64 * q;
-  return (q / (G::kWidth / 8)) * 8 * G::kPitchW + (q % (G::kWidth / 8)) * 8;
-}
-// Row i < 64 of piece q of a tile, as a window of the output.
-template <class G> DEVICE Row row_of(int tile, int q, int i) {
-  Row r;
-  if (G::kBoxes) {
-    const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
-    r.n = plane / G::kJd;
-    r.jd = plane % G::kJd;
-    r.jh = block / G::kTilesAcross * G::kLines + (q / (G::kWidth / 8)) * 8 + i / 8;
-    r.jw = block % G::kTilesAcross * G::kWidth + (q % (G::kWidth / 8)) * 8 + i % 8;
-  } else {
-    const int row = tile * G::kM + 64 * q + i, plane = row / G::kPlane, rest = row % G::kPlane;
-    r.n = plane / G::kPitchD;
-    r.jd = plane % G::kPitchD;
-    r.jh = rest / G::kPitchW;
-    r.jw = rest % G::kPitchW;
-  }
-  r.ok = r.n < G::kBatch && r.jd < G::kJd && r.jh < G::kJh && r.jw < G::kJw;
-  return r;
-}
-
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-DEVICE int swizzle(int row, int chunk, int ck) {
-  return chunk ^ (ck == 64 ? row & 7 : ck == 32 ? (row >> 1) & 3 : (row >> 2) & 1);
-}
-
 // ---- Pre-pass: float32 N C ... -> fp16 rows, with what the choice of the scale needs -----------------------------
 // A thread makes 16 bytes, 8 channels of one row; G::kCk / 8 neighbouring threads make the row.
 template <class G, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {

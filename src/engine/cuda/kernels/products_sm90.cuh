@@ -73,12 +73,14 @@ template <class G> struct Pipe {
     }
     barrier_wait(tile_full, 0);
   }
+  // Called in each turn of the kernel's loop, so that addresses are not computed ahead of it, for they would not fit.
+  DEVICE void refresh() { asm volatile("" : "+r"(ring), "+r"(full), "+r"(empty), "+l"(stream)); }
   DEVICE void wait(int g) { barrier_wait(full + 8 * (g % G::kStages), g / G::kStages & 1); }
   // All products of group g are done. The stage of the group before is refilled: everyone has left it by now, or will soon.
   DEVICE void release(int g) {
     if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * (g % G::kStages));
     const int old = g - 1, next = old + G::kStages;
-    if (threadIdx.x == 0 && old >= 0 && next < G::kGroups) {
+    if (threadIdx.x == G::kThreads - 128 && old >= 0 && next < G::kGroups) {
       barrier_wait(empty + 8 * (old % G::kStages), old / G::kStages & 1);
       fetch(next);
     }

@@ -1,0 +1,59 @@
+#pragma once
+// Index arithmetic that host and device share: compiled here for the tests, and as text for the kernels. G holds a
+// tiling's constants (see geometry_text in fuse.cpp); here it is any class with members of those names.
+#define UPWEAVE_HOST_AND_DEVICE(name, ...) \
+  __VA_ARGS__                              \
+  inline const char name[] = #__VA_ARGS__;
+#define DEVICE inline
+
+namespace upweave::cuda::index {
+
+// clang-format off
+UPWEAVE_HOST_AND_DEVICE(kText,
+struct Row {
+  int n, jd, jh, jw;
+  bool ok;
+};
+
+// The first row of tile `tile` in the copy, and the tile's sample and window.
+template <class G> DEVICE int tile_row(int tile) {
+  if (!G::kBoxes) return tile * G::kM;
+  const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
+  const int n = plane / G::kJd, jd = plane % G::kJd;
+  return (n * G::kPitchD + jd) * G::kPlane + block / G::kTilesAcross * G::kLines * G::kPitchW + block % G::kTilesAcross * G::kWidth;
+}
+// Rows from the tile's first to piece q's first.
+template <class G> DEVICE int piece_row(int q) {
+  if (!G::kBoxes) return 64 * q;
+  return (q / (G::kWidth / 8)) * 8 * G::kPitchW + (q % (G::kWidth / 8)) * 8;
+}
+// Row i < 64 of piece q of a tile, as a window of the output.
+template <class G> DEVICE Row row_of(int tile, int q, int i) {
+  Row r;
+  if (G::kBoxes) {
+    const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
+    r.n = plane / G::kJd;
+    r.jd = plane % G::kJd;
+    r.jh = block / G::kTilesAcross * G::kLines + (q / (G::kWidth / 8)) * 8 + i / 8;
+    r.jw = block % G::kTilesAcross * G::kWidth + (q % (G::kWidth / 8)) * 8 + i % 8;
+  } else {
+    const int row = tile * G::kM + 64 * q + i, plane = row / G::kPlane, rest = row % G::kPlane;
+    r.n = plane / G::kPitchD;
+    r.jd = plane % G::kPitchD;
+    r.jh = rest / G::kPitchW;
+    r.jw = rest % G::kPitchW;
+  }
+  r.ok = r.n < G::kBatch && r.jd < G::kJd && r.jh < G::kJh && r.jw < G::kJw;
+  return r;
+}
+
+DEVICE int swizzle(int row, int chunk, int ck) {
+  return chunk ^ (ck == 64 ? row & 7 : ck == 32 ? (row >> 1) & 3 : (row >> 2) & 1);
+}
+)
+// clang-format on
+
+}  // namespace upweave::cuda::index
+
+#undef DEVICE
+#undef UPWEAVE_HOST_AND_DEVICE

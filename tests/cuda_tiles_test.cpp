@@ -1,0 +1,169 @@
+// The CUDA engine's index arithmetic, on the CPU: every product of every tile must meet the input that the definition of a
+// transposed convolution names, or a zero.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "engine/cuda/conv_tiles.h"
+#include "engine/cuda/kernels/index.h"
+
+namespace upweave::cuda {
+namespace {
+
+// The constants that kernels get, as variables.
+struct G {
+  static inline bool kBoxes;
+  static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchW, kPlane, kLines, kWidth, kBatch;
+  static void set(const ConvTiles& t) {
+    kBoxes = t.boxes;
+    kM = t.m;
+    kTilesPerPlane = t.tiles_per_plane;
+    kTilesAcross = t.tiles_across;
+    kJd = t.axis[0].windows, kJh = t.axis[1].windows, kJw = t.axis[2].windows;
+    kPitchD = t.axis[0].pitch, kPitchW = t.axis[2].pitch;
+    kPlane = t.plane;
+    kLines = t.lines;
+    kWidth = std::max(8, t.width);
+    kBatch = t.batch;
+  }
+};
+
+int64_t place(const ConvTiles& t, int n, const int (&i)[3]) {
+  for (int a = 0; a < 3; ++a) {
+    if (i[a] < 0 || i[a] >= t.axis[a].in) return -1;
+  }
+  return ((static_cast<int64_t>(n) * t.axis[0].in + i[0]) * t.axis[1].in + i[1]) * t.axis[2].in + i[2];
+}
+
+// What lies in row `row` of residue `residue` of the copy: an input voxel, or -1 for zeros.
+int64_t content(const ConvTiles& t, int residue, int64_t row) {
+  const RowAt r = row_at(t, row);
+  if (r.n < 0) return -1;
+  const auto& [d, h, w] = t.axis;
+  const int b[3] = {residue / (h.f * w.f), residue / w.f % h.f, residue % w.f};
+  const int i[3] = {r.a[0] * d.f + b[0], r.a[1] * h.f + b[1], r.a[2] * w.f + b[2]};
+  return place(t, r.n, i);
+}
+
+void check(const ConvGeometry& geometry, const TileWish& wish) {
+  ConvTiles t;
+  std::string why;
+  if (!tile_conv(geometry, wish, t, why)) return;
+  G::set(t);
+  ASSERT_LE(t.shared_bytes(), wish.shared_limit);
+  std::set<std::array<int64_t, 4>> covered;
+  const int per_block = static_cast<int>(t.chunks.size()) / t.blocks;
+  for (int tile = 0; tile < t.tiles; ++tile) {
+    const int64_t first = index::tile_row<G>(tile);
+    ASSERT_EQ(first % 8, 0);  // the swizzle of a row is the same in both memories
+    for (int q = 0; q < t.m / 64; ++q) {
+      for (int i = 0; i < 64; ++i) {
+        const index::Row row = index::row_of<G>(tile, q, i);
+        if (!row.ok) continue;
+        covered.insert({row.n, row.jd, row.jh, row.jw});
+        const int in_tile = index::piece_row<G>(q) + (t.boxes ? i / 8 * t.axis[2].pitch + i % 8 : i);
+        for (const Step& step : t.steps) {
+          for (int v = 0; v < t.variants; ++v) {
+            const int shared = step.row_offset[v] + in_tile, chunk = shared / t.chunk_rows;
+            ASSERT_GE(chunk, step.chunk_base);
+            ASSERT_LT(chunk, step.chunk_base + per_block);
+            const Chunk& c = t.chunks[chunk];
+            const int64_t copied = first + c.first_row + shared % t.chunk_rows;
+            ASSERT_GE(copied, -t.guard);
+            ASSERT_LT(copied, t.rows + t.guard);
+            const int want[3] = {t.axis[0].f * row.jd + step.delta[v][0], t.axis[1].f * row.jh + step.delta[v][1],
+                                 t.axis[2].f * row.jw + step.delta[v][2]};
+            ASSERT_EQ(content(t, c.residue, copied), place(t, row.n, want))
+                << "tile " << tile << " row " << q * 64 + i << " tap " << step.tap[0] << step.tap[1] << step.tap[2];
+          }
+        }
+      }
+    }
+  }
+  ASSERT_EQ(static_cast<int64_t>(covered.size()), int64_t{t.batch} * t.axis[0].windows * t.axis[1].windows * t.axis[2].windows);
+  // Each class uses the taps that its phase can, and delta is what the definition says: o = i s - p + k d.
+  for (size_t c = 0; c < t.phases.size(); ++c) {
+    int count = 0;
+    for (int s = t.group_begin[t.class_begin[c]]; s < t.group_begin[t.class_begin[c + 1]]; ++s, ++count) {
+      for (int a = 0; a < 3; ++a) {
+        const Axis& x = t.axis[a];
+        ASSERT_EQ(t.phases[c][a], t.steps[s].delta[0][a] * x.stride - x.padding + t.steps[s].tap[a] * x.dilation);
+      }
+    }
+    int expected = t.blocks;
+    for (int a = 0; a < 3; ++a) {
+      int taps = 0;
+      for (int k = 0; k < t.axis[a].kernel; ++k) taps += (t.phases[c][a] + t.axis[a].padding - k * t.axis[a].dilation) % t.axis[a].stride == 0;
+      expected *= taps;
+    }
+    ASSERT_EQ(count, expected);
+  }
+}
+
+TEST(CudaTiles, EveryProductMeetsItsInput) {
+  std::mt19937 rng(3);
+  auto pick = [&](int lo, int hi) { return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1)); };
+  int tiled = 0;
+  for (int round = 0; round < 150; ++round) {
+    ConvGeometry g;
+    g.spatial = static_cast<size_t>(pick(1, 3));
+    g.batch = pick(1, 3);
+    g.c_in = pick(1, 80);
+    g.c_out = pick(1, 140);
+    TileWish wish;
+    wish.input_lo = pick(0, 1);
+    wish.weights_lo = wish.input_lo;
+    wish.whole_columns = pick(0, 1);
+    wish.one_sample = pick(0, 3) == 0;
+    wish.all_outputs = pick(0, 1);
+    const bool pooled = pick(0, 1);
+    wish.pooled = pooled;
+    for (size_t a = 0; a < g.spatial; ++a) {
+      const int limit = g.spatial == 3 ? 9 : g.spatial == 2 ? 20 : 200;
+      g.in.push_back(pick(1, limit));
+      g.kernel.push_back(pick(1, 5));
+      g.stride.push_back(pick(1, 3));
+      g.dilation.push_back(pick(1, 2));
+      g.padding.push_back(pick(0, 2));
+      const int64_t out = (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.dilation[a] * (g.kernel[a] - 1) + 1;
+      g.out.push_back(std::max<int64_t>(1, out));
+      wish.pool[3 - g.spatial + a] = pooled ? static_cast<int>(g.stride[a]) * pick(1, 2) : 1;
+      if (pooled && g.out[a] < wish.pool[3 - g.spatial + a]) wish.pool[3 - g.spatial + a] = 1;
+    }
+    SCOPED_TRACE(round);
+    ConvTiles t;
+    std::string why;
+    tiled += tile_conv(g, wish, t, why);
+    check(g, wish);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(tiled, 75);
+}
+
+TEST(CudaTiles, DocumentsUseAllRows) {
+  ConvGeometry g{3, 2, 32, 64, 1, {16, 32, 32}, {32, 64, 64}, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
+  ConvTiles t;
+  std::string why;
+  TileWish wish;
+  wish.store_phases = 2;
+  ASSERT_TRUE(tile_conv(g, wish, t, why)) << why;
+  EXPECT_EQ(t.efficiency(), 1);
+  EXPECT_TRUE(t.boxes);
+  check(g, wish);
+}
+
+TEST(CudaTiles, RefusesWhatItCannotTile) {
+  ConvGeometry g{2, 1, 8, 8, 2, {8, 8}, {16, 16}, {3, 3}, {2, 2}, {1, 1}, {1, 1}};
+  ConvTiles t;
+  std::string why;
+  EXPECT_FALSE(tile_conv(g, {}, t, why));
+  EXPECT_NE(why.find("groups"), std::string::npos);
+  g.groups = 1;
+  g.c_out = 200;
+  EXPECT_FALSE(tile_conv(g, {}, t, why));
+  EXPECT_NE(why.find("200"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace upweave::cuda

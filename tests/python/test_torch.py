@@ -334,6 +334,26 @@ def test_sixteen_bits(dtype):
     torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_sixteen_bits_in_eval_mode_round_once(dtype):
+    model = Net(nn.ConvTranspose2d(3, 6, 3, stride=2), busy(nn.BatchNorm2d(6)), nn.Tanh()).eval().to(dtype)
+    x = torch.randn(2, 3, 4, 5).to(dtype)
+    with torch.no_grad():
+        y, exact = compiled(model)(x), copy.deepcopy(model).double()(x.double())
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", (3, 11, 50, 77))
+def test_every_extent_a_symbol(number):
+    model, inputs = kernelbench.make(number)
+    before = ut.statistics()
+    with torch.no_grad():
+        y = torch.compile(model, backend="upweave", dynamic=True, options={"rest": "eager"})(*inputs)
+    assert ut.statistics().calls == before.calls + 1
+    torch.testing.assert_close(y, kernelbench.make(number)[0](*inputs), rtol=1e-4, atol=1e-4)
+
+
 def test_channels_last():
     model = Net(nn.ConvTranspose2d(3, 6, 3, stride=2), nn.ReLU()).to(memory_format=torch.channels_last)
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)

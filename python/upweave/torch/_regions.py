@@ -137,7 +137,8 @@ def _text(stages: list[Stage], last: int) -> str:
 
 
 def bn_scale(mean, variance, weight, bias, eps):
-    scale = torch.rsqrt(variance + eps)
+    wide = torch.promote_types(variance.dtype, torch.float32)
+    scale = torch.rsqrt(variance.to(wide) + eps)
     return scale if weight is None else scale * weight
 
 
@@ -179,7 +180,9 @@ class _Writer:
         seen = others | values
         if torch.float64 in seen and len(seen) > 1 or any(d not in FLOATS for d in seen):
             raise NotCovered("its dtypes mix float64 with others")
-        self.dtype = self.conv_dtype if seen == {self.conv_dtype} else torch.float32
+        folded = any(stage.affine for stage in self.stages)  # its scale and shift would be rounded too early
+        alone = seen == {self.conv_dtype} and not (folded and self.conv_dtype in (torch.float16, torch.bfloat16))
+        self.dtype = self.conv_dtype if alone else torch.float32
 
     def call(self, function: Any, *args: Any) -> Node:
         return self.graph.call_function(function, args)
@@ -208,9 +211,9 @@ class _Writer:
         return result
 
     def fold(self) -> None:
-        """A norm with known statistics right behind the convolution goes into its weights: in float32 and wider,
-        where that costs no accuracy."""
-        if self.dtype in (torch.float16, torch.bfloat16) or self.convolution.kwargs or self.conv_dtype != self.dtype:
+        """A norm with known statistics right behind the convolution goes into its weights, where that costs no
+        accuracy: not where PyTorch rounds the convolution's operands to 16 bits."""
+        if self.conv_dtype != self.dtype or self.convolution.kwargs:
             return
         at = next(i for i, s in enumerate(self.stages) if s.text.startswith("conv_transpose"))
         if at + 1 == len(self.stages) or not self.stages[at + 1].affine:

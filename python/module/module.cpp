@@ -262,8 +262,10 @@ PyObject* plan_run(PyObject* self, PyObject* args) {
         raise(PyExc_ValueError,
               "weights are on " + name_of(*packed->device) + ", input is on " + name_of(call.device()));
       }
-    } else {
+    } else if (PyDict_Check(parameters)) {
       for_each_item(parameters, [&](const std::string& name, PyObject* value) { call.add(name, value); });
+    } else {
+      raise(PyExc_TypeError, "parameters are neither a dict nor packed weights");
     }
     call.set_output(out, fresh);
     {

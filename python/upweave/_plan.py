@@ -111,6 +111,8 @@ class Plan:
         if weights is not None:
             if parameters:
                 raise TypeError(f"{next(iter(parameters))} is given beside weights, which hold it already")
+            if not isinstance(weights, Weights):
+                raise TypeError(f"weights is a {type(weights).__name__}; it must come from pack")
             parameters = weights  # type: ignore[assignment]
         self._core.run(input, parameters, out, fresh, stream if stream is not None else _stream_of(input))
         return out
@@ -171,6 +173,8 @@ def compile(text: str, /, *, input: Any, dtype: Any = None, engine: Optional[str
     threads    of the CPU engine; 0: all that the machine offers
     settings   values for the text's $names: {"stride": (2, 2, 2)}
     """
+    if not isinstance(text, str):
+        raise TypeError(f"text is a {type(text).__name__}; it must be a str")
     shapes, dtypes, devices = {}, {}, {}
     for name, value in {"input": input, **tensors}.items():
         if _is_shape(value):

@@ -310,6 +310,8 @@ def test_mistakes_of_compile(engine):
             (ValueError, "cannot be called out", "conv_transpose kernel | add out", {})):
         with pytest.raises(kind, match=re.escape(sentence)):
             upweave.compile(text, **{"engine": engine, "input": (1, 2, 3), "kernel": (2, 3, 2), **more})
+    with pytest.raises(TypeError, match="text is a int"):
+        upweave.compile(3, input=(1, 2, 3))
     with pytest.raises(TypeError, match="kernel has dtype f64, but input is f32"):
         upweave.compile("conv_transpose kernel", input=np.zeros((1, 2, 3), "f"), kernel=np.zeros((2, 3, 2)))
 
@@ -318,6 +320,8 @@ def test_weights_of_another_plan(plan, tensors, engine):
     other = upweave.compile("conv_transpose kernel", engine=engine, input=SHAPE, kernel=(5, 7, 4, 3, 4))
     with pytest.raises(ValueError, match="another plan"):
         plan(tensors["input"], weights=other.pack(kernel=tensors["kernel"]))
+    with pytest.raises(TypeError, match="weights is a dict; it must come from pack"):
+        plan(tensors["input"], weights=tensors)
 
 
 # --- Many calls ---

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The five pipelines on a GPU: correctness against float64 first, then time beside PyTorch in the same run.
 
-usage: gpu.py [--library libupweave.so] [--only words] [--rounds 5] [--idle 1.0] [--no-torch] [--sustained] [--json file]
+usage: gpu.py [--library libupweave.so] [--only words] [--rounds 5] [--idle 1.0] [--torch peers] [--sustained] [--json file]
 
 Burst: 25 runs after an idle second, each between two events, the median; the median of five such rounds. Sustained: a loop
 of two seconds. Our time holds the pre-pass; `pack + run` holds the weights' packing too.
@@ -49,7 +49,7 @@ def batchnorm(x, kernel, bn_weight, bn_bias, gn_weight, gn_bias):
     return F.group_norm(F.max_pool2d(torch.tanh(x), 2), 8, gn_weight, gn_bias, 1e-5)
 
 
-# slug, PyTorch, input, parameters, standard deviation of the kernel (so that nothing saturates)
+# slug, PyTorch, input, parameters
 PIPELINES = [
     ("conv-transpose3d-layernorm-gelu-scaling", layernorm_gelu, (32, 32, 16, 32, 32), {"kernel": (32, 64, 4, 4, 4)}),
     ("conv-transpose3d-sum-layernorm-avgpool-gelu", sum_layernorm, (32, 32, 16, 32, 32), {"kernel": (32, 64, 3, 3, 3)}),
@@ -197,8 +197,7 @@ def main():
     parser.add_argument("--idle", type=float, default=1.0)
     parser.add_argument("--precisions", default="fast,strict")
     parser.add_argument("--dtypes", default="float32")
-    parser.add_argument("--no-torch", action="store_true")
-    parser.add_argument("--compile", action="store_true", help="torch.compile beside eager")
+    parser.add_argument("--torch", default="eager-tf32,compile-tf32,autotune-tf32,eager-fp32", help="peers: MODE-PRECISION, or none")
     parser.add_argument("--sustained", action="store_true")
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--no-check", action="store_true", help="times alone")
@@ -222,9 +221,9 @@ def main():
             dtype = getattr(torch, dtype_name)
             given = {name: t.to(dtype) for name, t in tensors.items()}
             if not args.no_check:
-                with torch.no_grad():
+                with torch.no_grad():  # kernels are scaled so that nothing saturates
                     truth = function(*[t.double() for t in given.values()])
-            for precision in args.precisions.split(","):
+            for precision in [p for p in args.precisions.split(",") if p and p != "none"]:
                 row = {"pipeline": slug, "who": f"upweave {precision} {dtype_name}"}
                 try:
                     start = time.time()
@@ -255,23 +254,22 @@ def main():
                     row["failed"] = str(failure)[:300]
                 table.append(row)
                 print(json.dumps(row), flush=True)
-        if not args.no_torch:
-            for tf32 in (True, False):
-                torch.backends.cudnn.allow_tf32 = tf32
-                torch.backends.cuda.matmul.allow_tf32 = tf32
-                contenders = [("eager", function)]
-                if args.compile and tf32:
-                    contenders.append(("compile", torch.compile(function)))
-                    contenders.append(("max-autotune", torch.compile(function, mode="max-autotune-no-cudagraphs")))
-                for name, f in contenders:
-                    row = {"pipeline": slug, "who": f"torch {name} {'tf32' if tf32 else 'fp32'}"}
-                    with torch.no_grad():
-                        row["rel_frobenius"], row["max_over_max"] = error(f(*tensors.values()), truth)
-                        row["burst_ms"] = burst(lambda: f(*tensors.values()), args.rounds, args.idle)
-                        if args.sustained:
-                            row["sustained_ms"] = sustained(lambda: f(*tensors.values()))
-                    table.append(row)
-                    print(json.dumps(row), flush=True)
+        for peer in [p for p in args.torch.split(",") if p and p != "none"]:
+            mode, precision = peer.split("-")
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+            torch._dynamo.reset()
+            f = {"eager": lambda: function, "compile": lambda: torch.compile(function),
+                 "autotune": lambda: torch.compile(function, mode="max-autotune-no-cudagraphs")}[mode]()
+            row = {"pipeline": slug, "who": f"torch {mode} {precision}"}
+            with torch.no_grad():
+                result = f(*tensors.values())
+                if truth is not None:
+                    row["rel_frobenius"], row["max_over_max"] = error(result, truth)
+                row["burst_ms"] = burst(lambda: f(*tensors.values()), args.rounds, args.idle)
+                if args.sustained:
+                    row["sustained_ms"] = sustained(lambda: f(*tensors.values()))
+            table.append(row)
+            print(json.dumps(row), flush=True)
         del truth
     print(f"\n{'pipeline':52} {'who':28} {'burst':>8} {'pack+run':>8} {'sustained':>9} {'rel.F':>9} {'max':>9}")
     for row in table:

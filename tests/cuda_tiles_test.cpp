@@ -1,5 +1,5 @@
-// The CUDA engine's index arithmetic, on the CPU: every product of every tile must meet the input that the definition of a
-// transposed convolution names, or a zero.
+// The CUDA engine's index arithmetic, on the CPU: every product of every tile must meet the input that the
+// definition of a transposed convolution names, or a zero.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -14,7 +14,8 @@ namespace {
 // The constants that kernels get, as variables.
 struct G {
   static inline bool kBoxes;
-  static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchW, kPlane, kLines, kWidth, kBatch;
+  static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchW, kPlane, kLines, kWidth,
+      kBatch;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
     kM = t.m;
@@ -72,29 +73,34 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
             const int64_t copied = first + c.first_row + shared % t.chunk_rows;
             ASSERT_GE(copied, -t.guard);
             ASSERT_LT(copied, t.rows + t.guard);
-            const int want[3] = {t.axis[0].f * row.jd + step.delta[v][0], t.axis[1].f * row.jh + step.delta[v][1],
+            const int want[3] = {t.axis[0].f * row.jd + step.delta[v][0],
+                                 t.axis[1].f * row.jh + step.delta[v][1],
                                  t.axis[2].f * row.jw + step.delta[v][2]};
             ASSERT_EQ(content(t, c.residue, copied), place(t, row.n, want))
-                << "tile " << tile << " row " << q * 64 + i << " tap " << step.tap[0] << step.tap[1] << step.tap[2];
+                << "tile " << tile << " row " << q * 64 + i << " tap " << step.tap[0] << step.tap[1]
+                << step.tap[2];
           }
         }
       }
     }
   }
-  ASSERT_EQ(static_cast<int64_t>(covered.size()), int64_t{t.batch} * t.axis[0].windows * t.axis[1].windows * t.axis[2].windows);
+  ASSERT_EQ(static_cast<int64_t>(covered.size()),
+            int64_t{t.batch} * t.axis[0].windows * t.axis[1].windows * t.axis[2].windows);
   // Each class uses the taps that its phase can, and delta is what the definition says: o = i s - p + k d.
   for (size_t c = 0; c < t.phases.size(); ++c) {
     int count = 0;
     for (int s = t.group_begin[t.class_begin[c]]; s < t.group_begin[t.class_begin[c + 1]]; ++s, ++count) {
       for (int a = 0; a < 3; ++a) {
         const Axis& x = t.axis[a];
-        ASSERT_EQ(t.phases[c][a], t.steps[s].delta[0][a] * x.stride - x.padding + t.steps[s].tap[a] * x.dilation);
+        ASSERT_EQ(t.phases[c][a],
+                  t.steps[s].delta[0][a] * x.stride - x.padding + t.steps[s].tap[a] * x.dilation);
       }
     }
     int expected = t.blocks;
     for (int a = 0; a < 3; ++a) {
       int taps = 0;
-      for (int k = 0; k < t.axis[a].kernel; ++k) taps += (t.phases[c][a] + t.axis[a].padding - k * t.axis[a].dilation) % t.axis[a].stride == 0;
+      for (int k = 0; k < t.axis[a].kernel; ++k)
+        taps += (t.phases[c][a] + t.axis[a].padding - k * t.axis[a].dilation) % t.axis[a].stride == 0;
       expected *= taps;
     }
     ASSERT_EQ(count, expected);
@@ -103,7 +109,9 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
 
 TEST(CudaTiles, EveryProductMeetsItsInput) {
   std::mt19937 rng(3);
-  auto pick = [&](int lo, int hi) { return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1)); };
+  auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
+  };
   int tiled = 0;
   for (int round = 0; round < 150; ++round) {
     ConvGeometry g;
@@ -126,7 +134,8 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
       g.stride.push_back(pick(1, 3));
       g.dilation.push_back(pick(1, 2));
       g.padding.push_back(pick(0, 2));
-      const int64_t out = (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.dilation[a] * (g.kernel[a] - 1) + 1;
+      const int64_t out =
+          (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.dilation[a] * (g.kernel[a] - 1) + 1;
       g.out.push_back(std::max<int64_t>(1, out));
       wish.pool[3 - g.spatial + a] = pooled ? static_cast<int>(g.stride[a]) * pick(1, 2) : 1;
       if (pooled && g.out[a] < wish.pool[3 - g.spatial + a]) wish.pool[3 - g.spatial + a] = 1;

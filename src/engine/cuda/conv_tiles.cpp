@@ -103,12 +103,14 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
   t.shift = modulo(low, 8);
   t.chunk_rows = round_up(t.shift + last + 1 + high - low, 8);
   // Enough for any tile, so that passes with different tiles share one copy.
-  t.guard = round_up(t.plane * std::max({0, -d.lo, d.hi}) + std::abs(low) + std::abs(high) + 64 * w.pitch + 1100, 8);
+  t.guard = round_up(
+      t.plane * std::max({0, -d.lo, d.hi}) + std::abs(low) + std::abs(high) + 64 * w.pitch + 1100, 8);
   // Which runs of rows the taps read: one per residue, depth shift and channel block.
   t.chunks.clear();
   for (int block = 0; block < t.blocks; ++block) {
     for (int residue = 0; residue < t.residues; ++residue) {
-      for (int ad = d.lo; ad <= d.hi; ++ad) t.chunks.push_back({residue, block, ad * t.plane + low - t.shift});
+      for (int ad = d.lo; ad <= d.hi; ++ad)
+        t.chunks.push_back({residue, block, ad * t.plane + low - t.shift});
     }
   }
   const int per_block = t.residues * (d.hi - d.lo + 1);
@@ -190,7 +192,8 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   for (size_t a = 0; a < 3; ++a) {
     if (!make_axis(t.axis[a], wish.pool[a], wish.all_outputs, why)) return false;
   }
-  if (t.axis[0].f * t.axis[1].f * t.axis[2].f > 4) return why = "the pool's window is more than four phases of each class", false;
+  if (t.axis[0].f * t.axis[1].f * t.axis[2].f > 4)
+    return why = "the pool's window is more than four phases of each class", false;
   if (t.c_in > 64) {
     t.ck = 64;
   } else {
@@ -201,8 +204,8 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   make_rows(t);
   if (t.rows > kMaxRows) return why = "the input has more rows than 32-bit indices reach", false;
 
-  // Boxes waste nothing when the extents are multiples of 8, lines in a row waste the gaps. The larger tile that fits
-  // wins among equals: it reads the weights less often.
+  // Boxes waste nothing when the extents are multiples of 8, lines in a row waste the gaps. The larger tile
+  // that fits wins among equals: it reads the weights less often.
   const int taps = t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel * t.blocks;
   ConvTiles best;
   double best_score = 0;
@@ -212,8 +215,10 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
       for (const int pieces : {1, 2, 3}) {
         // Registers for sums: phases of the width that are stored together, parts before promotion, the pool.
         const bool exact = wish.input_lo || wish.weights_lo;
-        const int sums = pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
-        // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their addresses.
+        const int sums =
+            pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
+        // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
+        // addresses.
         const bool few = sums <= (taps <= 32 ? 96 : 80);
         if (!few && (warpgroups > 2 || sums > 160)) continue;
         ConvTiles candidate = t;
@@ -221,10 +226,13 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
         if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
         // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
         const int room = wish.shared_limit + 1024;  // each block costs 1 KB more than it asks for
-        const int resident = std::max(1, std::min((few ? 4 : 2) / warpgroups, room / (candidate.shared_bytes() + 1024)));
+        const int resident =
+            std::max(1, std::min((few ? 4 : 2) / warpgroups, room / (candidate.shared_bytes() + 1024)));
         candidate.resident = resident;
         // The rest of the memory keeps weights ahead, so that warpgroups need not go in step.
-        while (candidate.stages < 8 && resident * (candidate.shared_bytes() + candidate.stage_bytes() + 1024) <= room) ++candidate.stages;
+        while (candidate.stages < 8 &&
+               resident * (candidate.shared_bytes() + candidate.stage_bytes() + 1024) <= room)
+          ++candidate.stages;
         const double reuse = candidate.m >= 256 ? 1.0 : candidate.m >= 128 ? 0.98 : 0.8;
         const double overlap = warpgroups * resident >= 4 ? 1.0 : 0.8;
         const double score = candidate.efficiency() * reuse * overlap;

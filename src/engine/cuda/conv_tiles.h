@@ -1,14 +1,15 @@
 #pragma once
-// A transposed convolution as matrix products on tensor cores: which rows of the fp16 copy a tile needs, in which order
-// the kernel's slices are used, and where everything lies. Pure arithmetic on the host; the kernels get it as constants.
+// A transposed convolution as matrix products on tensor cores: which rows of the fp16 copy a tile needs, in
+// which order the kernel's slices are used, and where everything lies. Pure arithmetic on the host; the
+// kernels get it as constants.
 //
-// Per axis, outputs are o = P J + s u + e: window J, variant u < f = P / s, phase e < s. Tap k reaches o from the input
-// i = f J + u + (e + padding - k dilation) / s where that division is exact. Writing i = f a + b splits the input into f
-// *residues* b, each a dense array over a, so that a step of J is a step of one row: rows are windows, and the rows of a
-// tile for any tap are the tile's own rows moved by a constant.
+// Per axis, outputs are o = P J + s u + e: window J, variant u < f = P / s, phase e < s. Tap k reaches o from
+// the input i = f J + u + (e + padding - k dilation) / s where that division is exact. Writing i = f a + b
+// splits the input into f *residues* b, each a dense array over a, so that a step of J is a step of one row:
+// rows are windows, and the rows of a tile for any tap are the tile's own rows moved by a constant.
 //
-// The fp16 copy: [residue][channel block][row][CK], rows flattened over (n, a_d, a_h, a_w) with shared gaps of zeros
-// between lines, planes and samples, so that a shift never meets foreign data.
+// The fp16 copy: [residue][channel block][row][CK], rows flattened over (n, a_d, a_h, a_w) with shared gaps
+// of zeros between lines, planes and samples, so that a shift never meets foreign data.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -20,22 +21,22 @@ namespace upweave::cuda {
 
 struct Axis {
   int in = 1, kernel = 1, stride = 1, padding = 0, dilation = 1, out = 1;
-  int window = 1;    // P: the pool's window, or the stride
-  int f = 1;         // P / stride
-  int windows = 1;   // how many J
-  int stored = 1;    // how many a of each residue lie in memory
+  int window = 1;      // P: the pool's window, or the stride
+  int f = 1;           // P / stride
+  int windows = 1;     // how many J
+  int stored = 1;      // how many a of each residue lie in memory
   int lo = 0, hi = 0;  // the shifts a - J that taps need
-  int pitch = 1;     // rows from one a to the same a of the next line, in units of the next axis
+  int pitch = 1;       // rows from one a to the same a of the next line, in units of the next axis
 };
 
-struct Step {  // one tap of one block of channels
-  int chunk_base = 0;               // channel block * chunks per block
-  std::array<int, 3> tap{};         // k
-  std::vector<int> row_offset;      // per variant: shared-memory row of the tile's row 0
+struct Step {                             // one tap of one block of channels
+  int chunk_base = 0;                     // channel block * chunks per block
+  std::array<int, 3> tap{};               // k
+  std::vector<int> row_offset;            // per variant: shared-memory row of the tile's row 0
   std::vector<std::array<int, 3>> delta;  // per variant: i - f J per axis
 };
 
-struct Chunk {  // a run of rows that a tile loads
+struct Chunk {                                // a run of rows that a tile loads
   int residue = 0, block = 0, first_row = 0;  // rows m0 + first_row ...
 };
 
@@ -43,29 +44,29 @@ struct ConvTiles {
   std::array<Axis, 3> axis;  // d, h, w; missing ones have extent 1
   int batch = 1, c_in = 1, c_out = 1;
   // Channels
-  int ck = 16, blocks = 1;   // channels of a row, and how many such rows make all of c_in
+  int ck = 16, blocks = 1;        // channels of a row, and how many such rows make all of c_in
   int n = 16, column_blocks = 1;  // columns of a block's tile
   // Rows
-  int plane = 8;             // rows from a_d to a_d + 1, a multiple of 8
-  int64_t rows = 0;          // of one residue and block
-  int guard = 8;             // zero rows before and after them, a multiple of 8
+  int plane = 8;     // rows from a_d to a_d + 1, a multiple of 8
+  int64_t rows = 0;  // of one residue and block
+  int guard = 8;     // zero rows before and after them, a multiple of 8
   int residues = 1;
   // Tile
-  bool boxes = false;        // rows of a 64-row piece are 8 lines of 8 instead of 64 in a row
-  int lines = 0, width = 0;  // boxes: the tile's extent in h and w
-  int m = 64;                // rows of a tile
+  bool boxes = false;              // rows of a 64-row piece are 8 lines of 8 instead of 64 in a row
+  int lines = 0, width = 0;        // boxes: the tile's extent in h and w
+  int m = 64;                      // rows of a tile
   int warpgroups = 1, pieces = 1;  // m = 64 * warpgroups * pieces
-  int resident = 1;          // blocks that a multiprocessor is meant to hold
+  int resident = 1;                // blocks that a multiprocessor is meant to hold
   int tiles = 1, tiles_per_plane = 1, tiles_across = 1;  // boxes: per (n, d); of those, along the width
-  int chunk_rows = 8, shift = 0;   // rows of a chunk in shared memory; where the tile's lowest row is in it
+  int chunk_rows = 8, shift = 0;  // rows of a chunk in shared memory; where the tile's lowest row is in it
   std::vector<Chunk> chunks;
   // Products
-  int variants = 1;          // f_d f_h f_w, all kept in registers
+  int variants = 1;  // f_d f_h f_w, all kept in registers
   bool input_lo = false, weights_lo = false;
   std::vector<std::array<int, 3>> phases;  // e of class c; width's phases run fastest
-  std::vector<Step> steps;   // in the order of use
-  std::vector<int> class_begin;  // groups of class c: [class_begin[c], class_begin[c + 1])
-  std::vector<int> group_begin;  // steps of group g
+  std::vector<Step> steps;                 // in the order of use
+  std::vector<int> class_begin;            // groups of class c: [class_begin[c], class_begin[c + 1])
+  std::vector<int> group_begin;            // steps of group g
   int stages = 3, group_max = 1;
 
   int row_bytes() const { return ck * 2; }
@@ -74,8 +75,10 @@ struct ConvTiles {
   int chunk_bytes() const { return chunk_rows * row_bytes(); }
   int tile_bytes() const { return static_cast<int>(chunks.size()) * chunk_bytes() * (input_lo ? 2 : 1); }
   int tile_shared() const { return (tile_bytes() + 1023) / 1024 * 1024; }
-  int shared_bytes() const { return 1024 + tile_shared() + stages * stage_bytes() + 128; }  // aligned, and barriers
-  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }         // of one residue and block
+  int shared_bytes() const {
+    return 1024 + tile_shared() + stages * stage_bytes() + 128;
+  }                                                                         // aligned, and barriers
+  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }  // of one residue and block
   int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
   int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
   double efficiency() const;  // useful rows over rows computed
@@ -84,12 +87,12 @@ struct ConvTiles {
 struct TileWish {
   std::array<int, 3> pool{1, 1, 1};  // window of the pool behind the convolution; 1: none
   bool input_lo = false, weights_lo = false;
-  bool whole_columns = true;         // all of c_out in one tile: something reduces over channels
-  bool all_outputs = false;          // also those that floor division leaves out of the pool's windows
-  bool one_sample = false;           // a tile lies in one sample: something reduces over space
+  bool whole_columns = true;  // all of c_out in one tile: something reduces over channels
+  bool all_outputs = false;   // also those that floor division leaves out of the pool's windows
+  bool one_sample = false;    // a tile lies in one sample: something reduces over space
   int shared_limit = 227 << 10;
-  int store_phases = 1;              // phases along the width whose sums live at once, to be stored together
-  bool pooled = false;               // a pool's running values live beside them
+  int store_phases = 1;  // phases along the width whose sums live at once, to be stored together
+  bool pooled = false;   // a pool's running values live beside them
 };
 
 // The tiling, or none: `why` says why the convolution must go the general way.

@@ -14,13 +14,16 @@ constexpr int kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDevice = 9,
 template <class F>
 void find(void* library, const char* name, F& f) {
   f = reinterpret_cast<F>(dlsym(library, name));
-  if (!f) throw fail(Status::kUnsupported, "the CUDA engine needs {} in libcuda.so.1, which has none: the driver is too old", name);
+  if (!f)
+    throw fail(Status::kUnsupported,
+               "the CUDA engine needs {} in libcuda.so.1, which has none: the driver is too old", name);
 }
 
 Driver open() {
   void* lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
-    throw fail(Status::kUnsupported, "the CUDA engine needs NVIDIA's driver, and libcuda.so.1 cannot be opened: {}", dlerror());
+    throw fail(Status::kUnsupported,
+               "the CUDA engine needs NVIDIA's driver, and libcuda.so.1 cannot be opened: {}", dlerror());
   }
   Driver d{};
   find(lib, "cuInit", d.init);
@@ -46,7 +49,8 @@ Driver open() {
   if (const int code = d.init(0)) {
     const char* text = nullptr;
     d.error_text(code, &text);
-    throw fail(Status::kUnsupported, "the CUDA engine needs a GPU, and the driver finds none: {}", text ? text : "unknown");
+    throw fail(Status::kUnsupported, "the CUDA engine needs a GPU, and the driver finds none: {}",
+               text ? text : "unknown");
   }
   return d;
 }
@@ -93,6 +97,16 @@ Device current_device() {
   return device;
 }
 
+void* current_context() {
+  void* context = nullptr;
+  check(driver().context_current(&context), "cuCtxGetCurrent");
+  return context;
+}
+
+void enter_context(void* context) {
+  if (!current_context()) check(driver().context_set(context), "cuCtxSetCurrent");
+}
+
 bool is_device_pointer(const void* p) {
   const Driver& d = driver();
   const auto address = reinterpret_cast<DevicePtr>(p);
@@ -101,7 +115,8 @@ bool is_device_pointer(const void* p) {
   if (d.pointer_attribute(&type, kPointerMemoryType, address) != 0) return false;
   if (d.pointer_attribute(&managed, kPointerIsManaged, address) == 0 && managed) return true;
   if (type != kMemoryTypeDevice) return false;
-  return d.pointer_attribute(&owner, kPointerDevice, address) == 0 && d.context_device(&current) == 0 && owner == current;
+  return d.pointer_attribute(&owner, kPointerDevice, address) == 0 && d.context_device(&current) == 0 &&
+         owner == current;
 }
 
 }  // namespace upweave::cuda

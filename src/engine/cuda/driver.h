@@ -1,6 +1,6 @@
 #pragma once
-// The part of the CUDA driver's interface that the engine uses, opened at run time: the library is built and runs
-// where there is no CUDA, and says in one sentence what is missing when its engine is asked for.
+// The part of the CUDA driver's interface that the engine uses, opened at run time: the library is built and
+// runs where there is no CUDA, and says in one sentence what is missing when its engine is asked for.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -26,7 +26,8 @@ struct Driver {
   int (*module_function)(Function*, Module, const char*);
   int (*function_set)(Function, int, int);
   int (*function_get)(int*, int, Function);
-  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**);
+  int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,
+                void**, void**);
   int (*copy_async)(DevicePtr, DevicePtr, size_t, Stream);
   int (*alloc)(DevicePtr*, size_t);
   int (*free)(DevicePtr);
@@ -49,6 +50,9 @@ struct Device {
 };
 // The device of the calling thread's context; without one, the primary context of device 0 becomes current.
 Device current_device();
+// The context that current_device() found or made, for threads that have none: makes it current there.
+void enter_context(void* context);
+void* current_context();
 // True if `p` lies in memory of the current device (or managed memory).
 bool is_device_pointer(const void* p);
 

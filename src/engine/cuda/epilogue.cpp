@@ -4,8 +4,9 @@
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
-// The text between the sums and memory: one array y<id>[phase][column] a value and row, one number y<id>[phase] for a
-// value that was reduced over channels. A row lies in four lanes, so a sum over channels is two shuffles.
+// The text between the sums and memory: one array y<id>[phase][column] a value and row, one number
+// y<id>[phase] for a value that was reduced over channels. A row lies in four lanes, so a sum over channels
+// is two shuffles.
 namespace upweave::cuda {
 namespace {
 
@@ -16,7 +17,8 @@ constexpr const char* kColumns = "_Pragma(\"unroll\") for (int i = 0; i < G::kN 
 
 class Writer {
  public:
-  Writer(Lowering& l, const Fusion& f, const ConvTiles& t) : l_(l), f_(f), t_(t), padded_(t.n * t.column_blocks != t.c_out) {}
+  Writer(Lowering& l, const Fusion& f, const ConvTiles& t)
+      : l_(l), f_(f), t_(t), padded_(t.n * t.column_blocks != t.c_out) {}
 
   EpilogueText write() {
     EpilogueText text;
@@ -25,9 +27,14 @@ class Writer {
       if (id == f_.conv) continue;
       std::string& part = f_.behind_pool[id] && id != f_.pool ? text.window : text.point;
       if (id == f_.pool) {
-        text.state += fmt::format("float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
-                                  "for (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
-                                  kColumns, is(l_.graph[id], "avg_pool") ? "0.f" : is(l_.graph[id], "max_pool") ? "-kInf" : "kInf");
+        text.state += fmt::format(
+            "float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; "
+            "++p)\n#pragma unroll\n"
+            "for (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
+            kColumns,
+            is(l_.graph[id], "avg_pool")   ? "0.f"
+            : is(l_.graph[id], "max_pool") ? "-kInf"
+                                           : "kInf");
         text.point += pool_update(id);
         text.window += coordinates(true) + pool_result(id);
       } else if (f_.reduction[id]) {
@@ -50,14 +57,19 @@ class Writer {
   std::string coordinates(bool behind) const {
     const auto& [d, h, w] = t_.axis;
     if (behind) {
-      return fmt::format("constexpr int PH = 1; (void)PH;\nconst bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < {};\nconst int n = ok ? row.n : 0, od = ok ? row.jd : 0, oh = ok ? row.jh : 0, "
-                         "ow0 = ok ? row.jw : 0;\n{}",
-                         pooled_extent(0), pooled_extent(1), pooled_extent(2), at_text(1, f_.pool));
+      return fmt::format(
+          "constexpr int PH = 1; (void)PH;\nconst bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < "
+          "{};\nconst int n = ok ? row.n : 0, od = ok ? row.jd : 0, oh = ok ? row.jh : 0, "
+          "ow0 = ok ? row.jw : 0;\n{}",
+          pooled_extent(0), pooled_extent(1), pooled_extent(2), at_text(1, f_.pool));
     }
     return fmt::format(
-        "constexpr int PH = {};\nconst int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, rw = row.jw * {} + uw * {} + ew;\n"
-        "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? row.n : 0, od = ok ? rd : 0, oh = ok ? rh : 0, ow0 = ok ? rw : 0;\n{}",
-        f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out, at_text(f_.store_phases, f_.conv));
+        "constexpr int PH = {};\nconst int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, "
+        "rw = row.jw * {} + uw * {} + ew;\n"
+        "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? row.n : 0, od = ok ? "
+        "rd : 0, oh = ok ? rh : 0, ow0 = ok ? rw : 0;\n{}",
+        f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out,
+        at_text(f_.store_phases, f_.conv));
   }
 
   int64_t pooled_extent(size_t axis) const {
@@ -75,20 +87,25 @@ class Writer {
     for (size_t a = 0; a + 1 < spatial; ++a) at += fmt::format(", {}", axes[3 - spatial + a]);
     at += ph > 1 ? fmt::format(", min(ow0 + ph, {})", width - 1) : ", ow0 + ph";
     for (size_t a = spatial; a < 3; ++a) at += ", 0";
-    return fmt::format("auto at_of = [&](int ph, int i) {{ const int c = {}; return {}}}}}; }};\n", column(), at);
+    return fmt::format("auto at_of = [&](int ph, int i) {{ const int c = {}; return {}}}}}; }};\n", column(),
+                       at);
   }
   std::string raw_column() const { return "column0 + 8 * (i / 2) + i % 2"; }
-  std::string column() const { return padded_ ? fmt::format("min({}, {})", raw_column(), t_.c_out - 1) : raw_column(); }
+  std::string column() const {
+    return padded_ ? fmt::format("min({}, {})", raw_column(), t_.c_out - 1) : raw_column();
+  }
   // `x` where the column exists, `other` where it only fills the tile.
   std::string masked(const std::string& x, const char* other) const {
     return padded_ ? fmt::format("({} < {} ? {} : {})", raw_column(), t_.c_out, x, other) : x;
   }
 
   std::string load_sums() const {
-    return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns, f_.conv, kSum);
+    return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns,
+                       f_.conv, kSum);
   }
 
-  // --- What is one number a column for all of a block lies in shared memory --------------------------------------------
+  // --- What is one number a column for all of a block lies in shared memory
+  // --------------------------------------------
   bool one_a_column(Id id, const Shape& shape) const {
     if (f_.holds(id)) return false;
     if (!l_.weights[id]) {
@@ -113,10 +130,14 @@ class Writer {
   }
   std::string column_constants() const {
     if (constants_.empty()) return "";
-    std::string text = fmt::format("__shared__ float columns[{}][G::kN];\n__syncthreads();\nfor (int j = threadIdx.x; j < G::kN; j += G::kThreads) {{\n"
-                                   "  const At at = At{{{{min(row_of<G>(tile, 0, 0).n, G::kBatch - 1), min((int)blockIdx.y * G::kN + j, G::kCOut - 1), 0, 0, 0}}}};\n",
-                                   constants_.size());
-    for (size_t k = 0; k < constants_.size(); ++k) text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
+    std::string text = fmt::format(
+        "__shared__ float columns[{}][G::kN];\n__syncthreads();\nfor (int j = threadIdx.x; j < G::kN; j += "
+        "G::kThreads) {{\n"
+        "  const At at = At{{{{min(row_of<G>(tile, 0, 0).n, G::kBatch - 1), min((int)blockIdx.y * G::kN + j, "
+        "G::kCOut - 1), 0, 0, 0}}}};\n",
+        constants_.size());
+    for (size_t k = 0; k < constants_.size(); ++k)
+      text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
     return text + "}\n__syncthreads();\n";
   }
 
@@ -127,33 +148,40 @@ class Writer {
     return one_a_column(id, shape) ? constant(memory) : memory;
   }
 
-  // A pointwise node's result, with what is constant over a block's columns computed ahead: a division becomes a
-  // multiplication, a norm one difference and one product.
+  // A pointwise node's result, with what is constant over a block's columns computed ahead: a division
+  // becomes a multiplication, a norm one difference and one product.
   std::string pointwise_value(const Node& node, const std::string& x) const {
     if (is(node, "gelu") && !node.attrs.flag("tanh")) {
-      if (f_.holds(node.in[0]) && feeds_gelu(node.in[0])) return fmt::format("{}({})", fast() ? "gelu_scaled5" : "gelu_scaled10", x);
+      if (f_.holds(node.in[0]) && feeds_gelu(node.in[0]))
+        return fmt::format("{}({})", fast() ? "gelu_scaled5" : "gelu_scaled10", x);
       return gelu(x);
     }
     if (is(node, "exp") && fast()) return fmt::format("exp2_fast({} * 1.44269504f)", x);
-    if (is(node, "normalize") && (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.boxes)) {
+    if (is(node, "normalize") &&
+        (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.boxes)) {
       const std::string mean = l_.source.moment(node, "at", 0), variance = l_.source.moment(node, "at", 1);
       std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
-      if (node.in[2] != kNone) factor = fmt::format("{} * {}", factor, l_.source.operand(node.in[2], node.shape, "at"));
+      if (node.in[2] != kNone)
+        factor = fmt::format("{} * {}", factor, l_.source.operand(node.in[2], node.shape, "at"));
       std::string y = fmt::format("({} - {}) * {}", x, constant(mean), constant(factor));
-      if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, constant(l_.source.operand(node.in[3], node.shape, "at")));
+      if (node.in[3] != kNone)
+        y = fmt::format("({}) + {}", y, constant(l_.source.operand(node.in[3], node.shape, "at")));
       return "(" + y + ")";
     }
     if (is(node, "div") && node.in[1] != kNone && one_a_column(node.in[1], node.shape)) {
-      return fmt::format("({} * {})", x, constant(fmt::format("1.f / {}", l_.source.operand(node.in[1], node.shape, "at"))));
+      return fmt::format("({} * {})", x,
+                         constant(fmt::format("1.f / {}", l_.source.operand(node.in[1], node.shape, "at"))));
     }
     std::string other;
-    if (node.in.size() > 1 && node.in[1] != kNone && !is(node, "normalize") && !is(node, "softmax_apply")) other = read(node.in[1], node.shape);
+    if (node.in.size() > 1 && node.in[1] != kNone && !is(node, "normalize") && !is(node, "softmax_apply"))
+      other = read(node.in[1], node.shape);
     return l_.source.pointwise(node, x, "at", other);
   }
   bool fast() const { return l_.options.precision == Precision::kFast; }
 
   std::string gelu(const std::string& x) const {
-    return fmt::format("{}({})", l_.options.precision == Precision::kStrict ? "f_gelu_poly10" : "f_gelu_poly5", x);
+    return fmt::format("{}({})",
+                       l_.options.precision == Precision::kStrict ? "f_gelu_poly10" : "f_gelu_poly5", x);
   }
 
   std::string value(Id id) const {
@@ -162,7 +190,8 @@ class Writer {
     const std::string x = read(in, node.shape), y = fmt::format("y{}", id);
     if (is_pointwise(node)) {
       const std::string expression = pointwise_value(node, x);
-      const bool places = expression.find("at.x") != std::string::npos || expression.find("(a, ") != std::string::npos;
+      const bool places =
+          expression.find("at.x") != std::string::npos || expression.find("(a, ") != std::string::npos;
       if (f_.scalar[id]) {
         return fmt::format("float {}[PH];\n{}{{ const int i = 0; (void)i; {}{}[ph] = {}; }}\n", y, kEach,
                            places ? "const At at = at_of(ph, i); (void)at; " : "", y, expression);
@@ -176,7 +205,9 @@ class Writer {
   // rms_norm -> gelu and nobody else: the norm's factor takes gelu's along, and |x| < sqrt(C) needs no clamp.
   bool feeds_gelu(Id id) const {
     const Node& node = l_.graph[id];
-    if (!is(node, "rms_norm") || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone || t_.c_out > 128) return false;
+    if (!is(node, "rms_norm") || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone ||
+        t_.c_out > 128)
+      return false;
     int readers = 0;
     for (const Id reader : f_.nodes) {
       const Node& other = l_.graph[reader];
@@ -187,10 +218,13 @@ class Writer {
     return readers == 1 && std::ranges::find(f_.stores, id) == f_.stores.end();
   }
 
-  std::string quad(const char* name, const std::string& start, const std::string& term, const char* join) const {
+  std::string quad(const char* name, const std::string& start, const std::string& term,
+                   const char* join) const {
     // join(a, b) over the row's columns, then over its four lanes.
-    return fmt::format("float {0} = {1};\n{2}{0} = {4}({0}, {3});\n{0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 1)); {0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 2));\n",
-                       name, start, kColumns, term, join);
+    return fmt::format(
+        "float {0} = {1};\n{2}{0} = {4}({0}, {3});\n{0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 1)); {0} = "
+        "{4}({0}, __shfl_xor_sync(~0u, {0}, 2));\n",
+        name, start, kColumns, term, join);
   }
 
   std::string channel_value(Id id, const std::string& x, const std::string& y) const {
@@ -200,30 +234,39 @@ class Writer {
     if (is(node, "rms_norm") || is(node, "layer_norm")) {
       const bool mean = is(node, "layer_norm");
       if (mean) text += quad("m", "0.f", masked(x, "0.f"), "add2") + fmt::format("m *= {};\n", inverse);
-      // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is saved.
+      // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is
+      // saved.
       const bool raw = !mean && node.in[0] == f_.conv;
       const std::string d = mean ? fmt::format("({} - m)", x) : raw ? kSum : x;
-      text += fmt::format("float q = 0.f;\n{}{{ const float e = {}; q = fmaf(e, e, q); }}\nq += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\n"
-                          "const float z = {};\n",
-                          kColumns, masked(d, "0.f"),
-                          raw ? fmt::format("norm_scale * inv_sqrt(fmaf(q * norm_a, norm_b, norm_eps))")
-                              : fmt::format("inv_sqrt(fmaf(q, {}, {}))", inverse, number(norm_eps(node))));
+      text += fmt::format(
+          "float q = 0.f;\n{}{{ const float e = {}; q = fmaf(e, e, q); }}\nq += __shfl_xor_sync(~0u, q, 1); "
+          "q += __shfl_xor_sync(~0u, q, 2);\n"
+          "const float z = {};\n",
+          kColumns, masked(d, "0.f"),
+          raw ? fmt::format("norm_scale * inv_sqrt(fmaf(q * norm_a, norm_b, norm_eps))")
+              : fmt::format("inv_sqrt(fmaf(q, {}, {}))", inverse, number(norm_eps(node))));
       if (raw) {
-        norm_state_ = fmt::format("const bool norm_small = down <= 1.f;\nconst float norm_a = norm_small ? {0} * down : {0}, norm_b = norm_small ? down : 1.f, "
-                                  "norm_eps = norm_small ? {1} : {1} / down / down, norm_scale = (norm_small ? down : 1.f){2};\n",
-                                  inverse, number(norm_eps(node)), feeds_gelu(id) ? " * kGeluScale" : "");
+        norm_state_ = fmt::format(
+            "const bool norm_small = down <= 1.f;\nconst float norm_a = norm_small ? {0} * down : {0}, "
+            "norm_b = norm_small ? down : 1.f, "
+            "norm_eps = norm_small ? {1} : {1} / down / down, norm_scale = (norm_small ? down : 1.f){2};\n",
+            inverse, number(norm_eps(node)), feeds_gelu(id) ? " * kGeluScale" : "");
       }
       std::string result = fmt::format("{} * z", d);
       if (node.in[1] != kNone) result = fmt::format("{} * {}", result, read(node.in[1], node.shape));
       if (node.in[2] != kNone) result = fmt::format("{} + {}", result, read(node.in[2], node.shape));
-      return fmt::format("float {}[PH][G::kN / 4];\n{}{{ {}{}{{ const At at = at_of(ph, i); (void)at; {}[ph][i] = {}; }} }}\n", y, kEach, text,
-                         kColumns, y, result);
+      return fmt::format(
+          "float {}[PH][G::kN / 4];\n{}{{ {}{}{{ const At at = at_of(ph, i); (void)at; {}[ph][i] = {}; }} "
+          "}}\n",
+          y, kEach, text, kColumns, y, result);
     }
     if (is(node, "softmax")) {
       text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
       text += fmt::format("{}{}[ph][i] = {};\n", kColumns, y, masked(fmt::format("f_exp({} - m)", x), "0.f"));
       text += quad("q", "0.f", fmt::format("{}[ph][i]", y), "add2");
-      return fmt::format("float {0}[PH][G::kN / 4];\n{1}{{ {2}const float z = 1.f / q;\n{3}{0}[ph][i] *= z; }}\n", y, kEach, text, kColumns);
+      return fmt::format(
+          "float {0}[PH][G::kN / 4];\n{1}{{ {2}const float z = 1.f / q;\n{3}{0}[ph][i] *= z; }}\n", y, kEach,
+          text, kColumns);
     }
     std::string result = "m";
     if (is(node, "sum")) text = quad("m", "0.f", masked(x, "0.f"), "add2");
@@ -245,22 +288,25 @@ class Writer {
   std::string flip(Id id) const {
     const Node& node = l_.graph[id];
     if (is(node, "avg_pool") || node.in[1] == kNone) return "";
-    const std::string sign = fmt::format("{} < 0.f ? -1.f : 1.f", l_.source.operand(node.in[1], node.shape, "at"));
+    const std::string sign =
+        fmt::format("{} < 0.f ? -1.f : 1.f", l_.source.operand(node.in[1], node.shape, "at"));
     if (one_a_column(node.in[1], node.shape)) return fmt::format("const float flip = {}; ", constant(sign));
     return fmt::format("const At at = at_of(0, i); (void)at; const float flip = {}; ", sign);
   }
   std::string pool_update(Id id) const {
     const Node& node = l_.graph[id];
     const char* join = is(node, "avg_pool") ? "add2" : is(node, "max_pool") ? "max_nan" : "min_nan";
-    return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach, kColumns, flip(id), join,
-                       flip(id).empty() ? "" : "flip * ", node.in[0]);
+    return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach,
+                       kColumns, flip(id), join, flip(id).empty() ? "" : "flip * ", node.in[0]);
   }
   std::string pool_result(Id id) const {
     const auto& [d, h, w] = t_.axis;
-    const std::string scale = is(l_.graph[id], "avg_pool") ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
-                              : flip(id).empty()           ? ""
-                                                           : " * flip";
-    return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id, kColumns, flip(id), scale);
+    const std::string scale = is(l_.graph[id], "avg_pool")
+                                  ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
+                              : flip(id).empty() ? ""
+                                                 : " * flip";
+    return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
+                       kColumns, flip(id), scale);
   }
 
   std::string store(Id id) const {
@@ -273,25 +319,36 @@ class Writer {
     const std::string place = fmt::format("((i64)od * {} + oh) * {} + ow0", height, width);
     const int ph = phases(id);
     if (f_.scalar[id]) {
-      return fmt::format("if (ok && t == 0) {{\n{}if (ph == 0 || ow0 + ph < {}) store<{}>({}, (i64)n * {} + {} + ph, y{}[ph]); }}\n", kEach, width,
-                         type, to, voxels, place, id);
+      return fmt::format(
+          "if (ok && t == 0) {{\n{}if (ph == 0 || ow0 + ph < {}) store<{}>({}, (i64)n * {} + {} + ph, "
+          "y{}[ph]); }}\n",
+          kEach, width, type, to, voxels, place, id);
     }
     const std::string check = padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
-    const std::string base = fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels, place);
+    const std::string base =
+        fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels, place);
     const std::string at = fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels);
     if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
-      return fmt::format("if (ok) {{ {}{}{}store_row<{}>({}, {}, y{}, i); }}\n", base, kColumns, check, type, to, at, id);
+      return fmt::format("if (ok) {{ {}{}{}store_row<{}>({}, {}, y{}, i); }}\n", base, kColumns, check, type,
+                         to, at, id);
     }
-    return fmt::format("if (ok) {{ {}{}if (ph == 0 || ow0 + ph < {}) {{\n{}{}store<{}>({}, {} + ph, y{}[ph][i]); }} }}\n", base, kEach, width,
-                       kColumns, check, type, to, at, id);
+    return fmt::format(
+        "if (ok) {{ {}{}if (ph == 0 || ow0 + ph < {}) {{\n{}{}store<{}>({}, {} + ph, y{}[ph][i]); }} }}\n",
+        base, kEach, width, kColumns, check, type, to, at, id);
   }
 
-  // --- Reductions over space: each thread keeps its columns' partial results, the block joins them --------------------
+  // --- Reductions over space: each thread keeps its columns' partial results, the block joins them
+  // --------------------
   std::string reduction_state(Id id) const {
     const Node& node = l_.graph[id];
     const bool two = is(node, "moments") || is(node, "softmax_stats");
-    const char* start = is(node, "max") || is(node, "softmax_stats") ? "-kInf" : is(node, "min") ? "kInf" : "0.f";
-    return fmt::format("float p{0}[G::kN / 4], q{0}[G::kN / 4], k{0} = 0.f;\n{1}{{ p{0}[i] = {2}; q{0}[i] = 0.f; }}\n", id, kColumns, start) +
+    const char* start = is(node, "max") || is(node, "softmax_stats") ? "-kInf"
+                        : is(node, "min")                            ? "kInf"
+                                                                     : "0.f";
+    return fmt::format(
+               "float p{0}[G::kN / 4], q{0}[G::kN / 4], k{0} = 0.f;\n{1}{{ p{0}[i] = {2}; q{0}[i] = 0.f; "
+               "}}\n",
+               id, kColumns, start) +
            (two ? "" : fmt::format("(void)q{0}; (void)k{0};\n", id));
   }
   std::string reduction_update(Id id) const {
@@ -303,12 +360,21 @@ class Writer {
     const int64_t width = l_.graph[in].shape.back();
     std::string text;
     if (is(node, "moments")) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
-      text = fmt::format("k{0} += 1.f; const float z = 1.f / k{0};\n{1}{{ const float e = {2} - {3}; {3} = fmaf(e, z, {3}); {4} = fmaf(e, {2} - {3}, {4}); }}", id,
-                         kColumns, x, p, q);
+      text = fmt::format(
+          "k{0} += 1.f; const float z = 1.f / k{0};\n{1}{{ const float e = {2} - {3}; {3} = fmaf(e, z, {3}); "
+          "{4} = fmaf(e, {2} - {3}, {4}); }}",
+          id, kColumns, x, p, q);
     } else if (is(node, "softmax_stats")) {
-      text = fmt::format("{0}{{ const float m = max_nan({1}, {2}); {3} = ({1} == m ? {3} : {3} * f_exp({1} - m)) + f_exp({2} - m); {1} = m; }}", kColumns, p, x, q);
+      text = fmt::format(
+          "{0}{{ const float m = max_nan({1}, {2}); {3} = ({1} == m ? {3} : {3} * f_exp({1} - m)) + "
+          "f_exp({2} - m); {1} = m; }}",
+          kColumns, p, x, q);
     } else {
-      text = fmt::format("{}{} = {}({}, {});", kColumns, p, is(node, "max") ? "max_nan" : is(node, "min") ? "min_nan" : "add2", p, x);
+      text = fmt::format("{}{} = {}({}, {});", kColumns, p,
+                         is(node, "max")   ? "max_nan"
+                         : is(node, "min") ? "min_nan"
+                                           : "add2",
+                         p, x);
     }
     return fmt::format("{}if (ok && ow0 + ph < {}) {{ {} }}\n", kEach, width, text);
   }
@@ -317,8 +383,15 @@ class Writer {
     l_.keep(id);
     const int64_t at = l_.reserve(int64_t{t_.tiles} * t_.column_blocks * t_.n * 12);
     partial_at[id] = at;
-    const char* kind = is(node, "moments") ? "JoinMoments" : is(node, "softmax_stats") ? "JoinExp" : is(node, "max") ? "JoinMax" : is(node, "min") ? "JoinMin" : "JoinSum";
-    return fmt::format("flush<G, {1}>(p{0}, q{0}, k{0}, (float*)raw, (float*)(a.ws + {2}ll) + ((i64)tile * gridDim.y + blockIdx.y) * G::kN * 3);\n", id, kind, at);
+    const char* kind = is(node, "moments")         ? "JoinMoments"
+                       : is(node, "softmax_stats") ? "JoinExp"
+                       : is(node, "max")           ? "JoinMax"
+                       : is(node, "min")           ? "JoinMin"
+                                                   : "JoinSum";
+    return fmt::format(
+        "flush<G, {1}>(p{0}, q{0}, k{0}, (float*)raw, (float*)(a.ws + {2}ll) + ((i64)tile * gridDim.y + "
+        "blockIdx.y) * G::kN * 3);\n",
+        id, kind, at);
   }
 
   Lowering& l_;
@@ -341,8 +414,8 @@ EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t) {
   return text;
 }
 
-// Partials are [tile][column][count or largest, mean, rest]. Which of them belong to a set: all tiles for a channel of the
-// batch, a sample's tiles otherwise. Float64, in a fixed order.
+// Partials are [tile][column][count or largest, mean, rest]. Which of them belong to a set: all tiles for a
+// channel of the batch, a sample's tiles otherwise. Float64, in a fixed order.
 void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
   const int64_t columns = int64_t{t.n} * t.column_blocks, tiles_per_sample = t.tiles / t.batch;
   for (const Id id : f.nodes) {
@@ -350,7 +423,9 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
     const Node& node = l.graph[id];
     const Shape& in = l.graph[node.in[0]].shape;
     int64_t sets = in[0] * in[1], each = 1, tiles = tiles_per_sample;
-    std::string first = fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0};", in[1], tiles_per_sample);
+    std::string first =
+        fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0};", in[1],
+                    tiles_per_sample);
     if (is(node, "moments")) {
       const NormSets norm = norm_sets(node, in);
       sets = norm.sets;
@@ -359,35 +434,51 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
         tiles = t.tiles;
       } else if (norm.kind == NormSets::Kind::kGroup) {
         each = norm.channels / norm.groups;
-        first = fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0} * {2};", norm.groups, tiles_per_sample, each);
+        first =
+            fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0} * {2};",
+                        norm.groups, tiles_per_sample, each);
       }
     }
     const std::string part = fmt::format(
-        "{} constexpr i64 n = {}ll; auto part = [&](i64 k, int w) {{ return ((const float*)(a.ws + {}ll))[((tile0 + k / {}) * {} + c0 + k % {}) * 3 + w]; }};", first,
-        tiles * each, l.partials[id], each, columns, each);
+        "{} constexpr i64 n = {}ll; auto part = [&](i64 k, int w) {{ return ((const float*)(a.ws + "
+        "{}ll))[((tile0 + k / {}) * {} + c0 + k % {}) * 3 + w]; }};",
+        first, tiles * each, l.partials[id], each, columns, each);
     const std::string out = l.source.address(id), type = l.source.type(id);
     std::string text;
     if (is(node, "moments")) {
-      text = fmt::format("const double size = block_reduce<Sum>(n, [&](i64 k) {{ return (double)part(k, 0); }}); const double mean = block_reduce<Sum>(n, [&](i64 k) "
-                         "{{ return (double)part(k, 0) * part(k, 1); }}) / size; const double m2 = block_reduce<Sum>(n, [&](i64 k) {{ const double e = part(k, 1) - mean; "
-                         "return part(k, 2) + part(k, 0) * e * e; }}); if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, (float)(mean * down)); store<float>({0}, "
-                         "(i64)blockIdx.x + {1}, (float)(m2 / size * down * down)); }}",
-                         out, sets);
-      text = (node.in[0] == f.conv ? fmt::format("const Scale& sx = *(const Scale*)(a.ws + G{0}::kScale), &sw = *(const Scale*)(a.packed + G{0}::kWeightScale); "
-                                                 "const double down = sx.other_path | sw.other_path ? 1. : (double)sx.down * sw.down; ",
-                                                 l.convs - 1)
-                                   : "const double down = 1.; ") +
-             text;
+      text = fmt::format(
+          "const double size = block_reduce<Sum>(n, [&](i64 k) {{ return (double)part(k, 0); }}); const "
+          "double mean = block_reduce<Sum>(n, [&](i64 k) "
+          "{{ return (double)part(k, 0) * part(k, 1); }}) / size; const double m2 = block_reduce<Sum>(n, "
+          "[&](i64 k) {{ const double e = part(k, 1) - mean; "
+          "return part(k, 2) + part(k, 0) * e * e; }}); if (threadIdx.x == 0) {{ store<float>({0}, "
+          "blockIdx.x, (float)(mean * down)); store<float>({0}, "
+          "(i64)blockIdx.x + {1}, (float)(m2 / size * down * down)); }}",
+          out, sets);
+      text =
+          (node.in[0] == f.conv
+               ? fmt::format(
+                     "const Scale& sx = *(const Scale*)(a.ws + G{0}::kScale), &sw = *(const Scale*)(a.packed "
+                     "+ G{0}::kWeightScale); "
+                     "const double down = sx.other_path | sw.other_path ? 1. : (double)sx.down * sw.down; ",
+                     l.convs - 1)
+               : "const double down = 1.; ") +
+          text;
     } else if (is(node, "softmax_stats")) {
-      text = fmt::format("const float top = block_reduce<Max>(n, [&](i64 k) {{ return part(k, 1); }}); const double s = block_reduce<Sum>(n, [&](i64 k) {{ return "
-                         "part(k, 2) == 0.f ? 0. : (double)part(k, 2) * exp((double)part(k, 1) - top); }}); if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, top); "
-                         "store<float>({0}, (i64)blockIdx.x + {1}, (float)s); }}",
-                         out, sets);
+      text = fmt::format(
+          "const float top = block_reduce<Max>(n, [&](i64 k) {{ return part(k, 1); }}); const double s = "
+          "block_reduce<Sum>(n, [&](i64 k) {{ return "
+          "part(k, 2) == 0.f ? 0. : (double)part(k, 2) * exp((double)part(k, 1) - top); }}); if (threadIdx.x "
+          "== 0) {{ store<float>({0}, blockIdx.x, top); "
+          "store<float>({0}, (i64)blockIdx.x + {1}, (float)s); }}",
+          out, sets);
     } else {
       const int64_t voxels = count(in) / (in[0] * in[1]);
       const char* kind = is(node, "max") ? "Max" : is(node, "min") ? "Min" : "Sum";
-      text = fmt::format("const auto s = block_reduce<{}>(n, [&](i64 k) {{ return part(k, 1); }}); if (threadIdx.x == 0) store<{}>({}, blockIdx.x, (float)(s{}));", kind, type,
-                         out, is(node, "mean") ? fmt::format(" / {}.", voxels) : "");
+      text = fmt::format(
+          "const auto s = block_reduce<{}>(n, [&](i64 k) {{ return part(k, 1); }}); if (threadIdx.x == 0) "
+          "store<{}>({}, blockIdx.x, (float)(s{}));",
+          kind, type, out, is(node, "mean") ? fmt::format(" / {}.", voxels) : "");
     }
     l.kernel(fmt::format("combine_{}_{}", id, l.convs), part + text, sets, 128);
   }

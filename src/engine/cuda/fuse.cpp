@@ -10,16 +10,19 @@
 namespace upweave::cuda {
 namespace {
 
-bool is_pool(const Node& node) { return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool"); }
+bool is_pool(const Node& node) {
+  return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
+}
 
 Shape pool_window(const Node& node) { return per_axis(node, "window", spatial_rank(node.shape), 1); }
 
 bool tiles_space(const Node& node) {
-  return !node.attrs.has("stride") || per_axis(node, "stride", spatial_rank(node.shape), 1) == pool_window(node);
+  return !node.attrs.has("stride") ||
+         per_axis(node, "stride", spatial_rank(node.shape), 1) == pool_window(node);
 }
 
-// The windows that the convolution's registers could take: the whole, if at most four variants of each phase are alive at
-// once, or one stride of it, whose windows are made of one output of each phase.
+// The windows that the convolution's registers could take: the whole, if at most four variants of each phase
+// are alive at once, or one stride of it, whose windows are made of one output of each phase.
 std::vector<Shape> windows_here(const ConvGeometry& g, const Node& pool) {
   const Shape whole = pool_window(pool);
   std::vector<Shape> result;
@@ -33,7 +36,8 @@ std::vector<Shape> windows_here(const ConvGeometry& g, const Node& pool) {
   return result;
 }
 
-// pool_mn = pool_m(pool_n): the first step in the convolution's registers, the second by itself. Returns the first.
+// pool_mn = pool_m(pool_n): the first step in the convolution's registers, the second by itself. Returns the
+// first.
 Id split_pool(Lowering& l, Pass& pass, Id pool, const Shape& window) {
   Node first = l.graph[pool];
   const Shape whole = pool_window(first);
@@ -45,7 +49,8 @@ Id split_pool(Lowering& l, Pass& pass, Id pool, const Shape& window) {
   for (size_t a = 0; a < window.size(); ++a) {
     rest[a] /= window[a];
     first.shape[a + 2] = l.graph[pool].shape[a + 2] * rest[a];  // what the second step drops is not needed
-    if (first.shape[a + 2] > in[a + 2] / window[a]) throw fail(Status::kInternal, "a pool's halves do not fit");
+    if (first.shape[a + 2] > in[a + 2] / window[a])
+      throw fail(Status::kInternal, "a pool's halves do not fit");
   }
   const Id id = l.graph.add(std::move(first));
   l.graph[pool].in[0] = id;
@@ -72,35 +77,52 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
 }
 
 std::string ints(const std::string& name, const char* type, const std::vector<int64_t>& values) {
-  return fmt::format("__constant__ const {} {}[{}] = {{{}}};\n", type, name, std::max<size_t>(1, values.size()), fmt::join(values, ", "));
+  return fmt::format("__constant__ const {} {}[{}] = {{{}}};\n", type, name,
+                     std::max<size_t>(1, values.size()), fmt::join(values, ", "));
 }
 
 // The tiling as constants of a struct and tables beside it.
-std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy, int64_t scale, int64_t extremes, int64_t stream,
-                          int64_t weight_scale, int64_t weight_extremes, int store_phases, int64_t convert_blocks) {
+std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy, int64_t scale,
+                          int64_t extremes, int64_t stream, int64_t weight_scale, int64_t weight_extremes,
+                          int store_phases, int64_t convert_blocks) {
   const auto& [d, h, w] = t.axis;
   std::string text = fmt::format("struct {} {{\n", g);
-  auto add = [&](const char* name, int64_t value) { text += fmt::format("  static constexpr i64 {} = {}ll;\n", name, value); };
-  auto put = [&](const char* name, int64_t value) { text += fmt::format("  static constexpr int {} = {};\n", name, value); };
-  put("kBatch", t.batch), put("kCIn", t.c_in), put("kCOut", t.c_out), put("kCk", t.ck), put("kBlocks", t.blocks);
-  put("kN", t.n), put("kNr", t.n / 2), put("kColumnBlocks", t.column_blocks), put("kPlane", t.plane), add("kRows", t.rows);
-  put("kGuard", t.guard), put("kBoxes", t.boxes), put("kLines", t.lines), put("kWidth", std::max(8, t.width)), put("kM", t.m);
-  put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants), put("kSums", t.pieces * t.variants);
-  put("kTilesPerPlane", t.tiles_per_plane), put("kTilesAcross", t.tiles_across), put("kTiles", t.tiles), put("kResidues", t.residues), put("kConvertBlocks", convert_blocks), put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
-  put("kTileBytes", t.tile_bytes()), put("kTileShared", t.tile_shared()), put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
+  auto add = [&](const char* name, int64_t value) {
+    text += fmt::format("  static constexpr i64 {} = {}ll;\n", name, value);
+  };
+  auto put = [&](const char* name, int64_t value) {
+    text += fmt::format("  static constexpr int {} = {};\n", name, value);
+  };
+  put("kBatch", t.batch), put("kCIn", t.c_in), put("kCOut", t.c_out), put("kCk", t.ck),
+      put("kBlocks", t.blocks);
+  put("kN", t.n), put("kNr", t.n / 2), put("kColumnBlocks", t.column_blocks), put("kPlane", t.plane),
+      add("kRows", t.rows);
+  put("kGuard", t.guard), put("kBoxes", t.boxes), put("kLines", t.lines), put("kWidth", std::max(8, t.width)),
+      put("kM", t.m);
+  put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants),
+      put("kSums", t.pieces * t.variants);
+  put("kTilesPerPlane", t.tiles_per_plane), put("kTilesAcross", t.tiles_across), put("kTiles", t.tiles),
+      put("kResidues", t.residues), put("kConvertBlocks", convert_blocks),
+      put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
+  put("kTileBytes", t.tile_bytes()), put("kTileShared", t.tile_shared()),
+      put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
   put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
-  put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1), put("kSteps", static_cast<int64_t>(t.steps.size()));
+  put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1),
+      put("kSteps", static_cast<int64_t>(t.steps.size()));
   put("kInputLo", t.input_lo), put("kWeightsLo", t.weights_lo), put("kStorePhases", store_phases);
-  put("kPitchD", d.pitch), put("kPitchH", h.pitch), put("kPitchW", w.pitch), put("kJd", d.windows), put("kJh", h.windows), put("kJw", w.windows);
+  put("kPitchD", d.pitch), put("kPitchH", h.pitch), put("kPitchW", w.pitch), put("kJd", d.windows),
+      put("kJh", h.windows), put("kJw", w.windows);
   put("kFd", d.f), put("kFh", h.f), put("kFw", w.f), put("kInD", d.in), put("kInH", h.in), put("kInW", w.in);
   put("kKd", d.kernel), put("kKh", h.kernel), put("kKw", w.kernel), add("kPlaneBytes", t.plane_bytes());
-  add("kCopy", copy), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)), add("kScale", scale), add("kExtremes", extremes);
+  add("kCopy", copy), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)), add("kScale", scale),
+      add("kExtremes", extremes);
   add("kStream", stream), add("kWeightScale", weight_scale), add("kWeightExtremes", weight_extremes);
   put("kWeightExtremeCount", int64_t{t.c_out} * d.kernel * h.kernel * w.kernel);
   text += "};\n";
   std::vector<int64_t> chunks, taps, deltas;
   for (const Chunk& c : t.chunks) {
-    chunks.push_back((int64_t{c.residue} * t.blocks + c.block) * t.plane_bytes() + (int64_t{t.guard} + c.first_row) * t.row_bytes());
+    chunks.push_back((int64_t{c.residue} * t.blocks + c.block) * t.plane_bytes() +
+                     (int64_t{t.guard} + c.first_row) * t.row_bytes());
   }
   for (const Step& s : t.steps) {
     const int block = s.chunk_base * t.blocks / std::max<int>(1, static_cast<int>(t.chunks.size()));
@@ -116,7 +138,10 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy
 
 // The products of each class, every address a literal.
 std::string products_text(const std::string& g, const ConvTiles& t) {
-  std::string text = fmt::format("DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n  switch (cls) {{\n", g);
+  std::string text = fmt::format(
+      "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n  switch (cls) "
+      "{{\n",
+      g);
   for (size_t c = 0; c + 1 < t.class_begin.size(); ++c) {
     text += fmt::format("    case {}:\n", c);
     if (t.class_begin[c] == t.class_begin[c + 1]) {  // no tap reaches these outputs
@@ -127,8 +152,9 @@ std::string products_text(const std::string& g, const ConvTiles& t) {
       for (int s = t.group_begin[group]; s < t.group_begin[group + 1]; ++s) {
         for (const int row : t.steps[s].row_offset) offsets.push_back(int64_t{row} * t.row_bytes());
       }
-      text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {});\n", g, t.group_begin[group + 1] - t.group_begin[group], group,
-                          fmt::join(offsets, ", "), group == t.class_begin[c]);
+      text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {});\n", g,
+                          t.group_begin[group + 1] - t.group_begin[group], group, fmt::join(offsets, ", "),
+                          group == t.class_begin[c]);
     }
     text += "      break;\n";
   }
@@ -142,7 +168,8 @@ std::string input_value(const Lowering& l, Id id) {
   const char* axes[] = {"d", "h", "w"};
   std::string at = "const At i = At{{n, c";
   for (size_t a = 0; a < 3; ++a) at += fmt::format(", {}", a < spatial ? axes[3 - spatial + a] : "0");
-  return fmt::format("[&](int n, int c, int d, int h, int w) {{ {}}}}}; return {}; }}", at, l.source.operand(id, shape, "i"));
+  return fmt::format("[&](int n, int c, int d, int h, int w) {{ {}}}}}; return {}; }}", at,
+                     l.source.operand(id, shape, "i"));
 }
 
 // Which fp16 copies and weight streams exist already, by what they hold and how.
@@ -167,7 +194,8 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.
   Id pool = kNone;
   for (const Id id : pass.nodes) {
-    if (pool == kNone && is_pool(l.graph[id]) && tiles_space(l.graph[id]) && !ancestors(l.graph, pass)[id]) pool = id;
+    if (pool == kNone && is_pool(l.graph[id]) && tiles_space(l.graph[id]) && !ancestors(l.graph, pass)[id])
+      pool = id;
   }
   ConvTiles tiles;
   Fusion fusion;
@@ -186,8 +214,10 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     wish.all_outputs = fusion.all_outputs;
     return tile_conv(geometry, wish, tiles, why);
   };
-  // As much as fits: with the pool, without; with reductions over space, without; at last the convolution alone.
-  const std::vector<Shape> windows = pool == kNone ? std::vector<Shape>{} : windows_here(geometry, l.graph[pool]);
+  // As much as fits: with the pool, without; with reductions over space, without; at last the convolution
+  // alone.
+  const std::vector<Shape> windows =
+      pool == kNone ? std::vector<Shape>{} : windows_here(geometry, l.graph[pool]);
   for (const bool over_space : {true, false}) {
     for (const Shape& window : windows) {
       if (found || !fits(pass, pool, window, over_space)) continue;
@@ -205,7 +235,8 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     alone.conv = pass.conv;
     if (!fits(alone, kNone, {}, false)) return false;
   }
-  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000) return why = "its taps overflow the constant tables", false;
+  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
+    return why = "its taps overflow the constant tables", false;
 
   // What comes before the convolution: computed where it is read if it can be.
   const std::vector<bool> head = ancestors(l.graph, pass);
@@ -223,10 +254,17 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   const Id x = conv.in[0], kernel = conv.in[1];
   const int index = l.convs++;
   const std::string g = fmt::format("G{}", index);
-  Prepared p{fmt::format("{} {} {} {} {} {} {}", x, kernel, tiles.plane, tiles.residues, tiles.n, tiles.column_blocks, tiles.steps.size()),
-             0, 0, 0, 0, 0, 0};
+  Prepared p{fmt::format("{} {} {} {} {} {} {}", x, kernel, tiles.plane, tiles.residues, tiles.n,
+                         tiles.column_blocks, tiles.steps.size()),
+             0,
+             0,
+             0,
+             0,
+             0,
+             0};
   const unsigned rows_per_block = 256 / (tiles.ck / 8);
-  const auto row_blocks = static_cast<unsigned>((tiles.rows + 2 * tiles.guard + rows_per_block - 1) / rows_per_block);
+  const auto row_blocks =
+      static_cast<unsigned>((tiles.rows + 2 * tiles.guard + rows_per_block - 1) / rows_per_block);
   const auto planes = static_cast<unsigned>(tiles.residues * tiles.blocks);
   const auto ready = l.prepared.find(p.key);
   const bool fresh = ready == l.prepared.end();
@@ -236,38 +274,51 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     p.extremes = l.reserve(int64_t{row_blocks} * planes * 8);
     p.stream = l.reserve_packed(tiles.stream_bytes());
     p.weight_scale = l.reserve_packed(16);
-    p.weight_extremes = l.reserve_packed(int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel * tiles.axis[2].kernel * 8);
+    p.weight_extremes = l.reserve_packed(int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel *
+                                         tiles.axis[2].kernel * 8);
     l.prepared[p.key] = {p.copy, p.scale, p.extremes, p.stream, p.weight_scale, p.weight_extremes};
   } else {
     const auto& o = ready->second;
     p = {p.key, o[0], o[1], o[2], o[3], o[4], o[5]};
   }
-  l.kernels += geometry_text(g, tiles, p.copy, p.scale, p.extremes, p.stream, p.weight_scale, p.weight_extremes, fusion.store_phases, int64_t{row_blocks} * planes);
+  l.kernels += geometry_text(g, tiles, p.copy, p.scale, p.extremes, p.stream, p.weight_scale,
+                             p.weight_extremes, fusion.store_phases, int64_t{row_blocks} * planes);
   l.kernels += products_text(g, tiles);
-  auto launch = [&](std::vector<Launch>& list, const std::string& name, unsigned gx, unsigned gy, unsigned block, unsigned shared) {
+  auto launch = [&](std::vector<Launch>& list, const std::string& name, unsigned gx, unsigned gy,
+                    unsigned block, unsigned shared) {
     list.push_back({fmt::format("{}_{}", name, index), {gx, gy}, block, shared});
   };
   auto text = [&](const std::string& name, unsigned block, int resident, const std::string& body) {
-    l.kernels += fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {}) {}_{}(const Args a) {{\n{}\n}}\n", block, resident,
-                             name, index, body);
+    l.kernels +=
+        fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {}) {}_{}(const Args a) {{\n{}\n}}\n",
+                    block, resident, name, index, body);
   };
   if (fresh) {
     const std::string value = input_value(l, x);
     const std::string weight = input_value(l, kernel);
     text("convert", 256, 1, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
     text("rescale", 256, 1, fmt::format("convert_rows<{}>(a, {}, false);", g, value));
-    text("choose", 1024, 1, fmt::format("choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), false);", g, row_blocks * planes));
-    const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
+    text("choose", 1024, 1,
+         fmt::format(
+             "choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), false);",
+             g, row_blocks * planes));
+    const unsigned few =
+        static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
     launch(l.out.run, "convert", row_blocks * planes, 1, 256, 0);
     launch(l.out.run, "choose", 1, 1, 1024, 0);
     launch(l.out.run, "rescale", std::min(few, row_blocks * planes), 1, 256, 0);
-    const int64_t columns = int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel * tiles.axis[2].kernel;
+    const int64_t columns =
+        int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel * tiles.axis[2].kernel;
     text("weight_extremes", 256, 1, fmt::format("weight_extremes<{}>(a, {});", g, weight));
-    text("weight_choose", 1024, 1, fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, (Scale*)(a.packed + {0}::kWeightScale), true);", g, columns));
+    text("weight_choose", 1024, 1,
+         fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, (Scale*)(a.packed + "
+                     "{0}::kWeightScale), true);",
+                     g, columns));
     text("pack", 256, 1, fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_taps, {1});", g, weight));
     launch(l.out.pack, "weight_extremes", static_cast<unsigned>((columns + 255) / 256), 1, 256, 0);
     launch(l.out.pack, "weight_choose", 1, 1, 1024, 0);
-    const int64_t chunks = static_cast<int64_t>(tiles.steps.size()) * tiles.column_blocks * tiles.n * (tiles.ck / 8);
+    const int64_t chunks =
+        static_cast<int64_t>(tiles.steps.size()) * tiles.column_blocks * tiles.n * (tiles.ck / 8);
     launch(l.out.pack, "pack", static_cast<unsigned>((chunks + 255) / 256), 1, 256, 0);
   }
 
@@ -276,56 +327,84 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   const int classes = static_cast<int>(tiles.phases.size()), groups = classes / fusion.store_phases;
   const auto& [d, h, w] = tiles.axis;
   const std::string phases =
-      fusion.store_phases > 1 ? fmt::format("const int ed = group / {0}, eh = group % {0}, ew = 0;", h.stride)
-                              : fmt::format("const int ed = group / {0}, eh = group / {1} % {2}, ew = group % {1};", h.stride * w.stride, w.stride, h.stride);
+      fusion.store_phases > 1
+          ? fmt::format("const int ed = group / {0}, eh = group % {0}, ew = 0;", h.stride)
+          : fmt::format("const int ed = group / {0}, eh = group / {1} % {2}, ew = group % {1};",
+                        h.stride * w.stride, w.stride, h.stride);
   // One text for both kernels: products on tensor cores, or in float32 for data that fp16 cannot hold.
   auto body = [&](bool fma) {
     std::string s = fmt::format(
-        "  typedef {0} G;\n  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
+        "  typedef {0} G;\n  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n  const Scale& sw = "
+        "*(const Scale*)(a.packed + G::kWeightScale);\n"
         "  if ({1}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n  {2}\n"
-        "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t;\n  Row rows[G::kPieces][2];\n"
-        "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; ++r)\n"
-        "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * r);\n",
-        g, fma ? "!" : "", fma ? "for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {" : "const int tile = blockIdx.x;");
+        "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t;\n  Row "
+        "rows[G::kPieces][2];\n"
+        "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; "
+        "++r)\n"
+        "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
+        "lane / 4 + 8 * r);\n",
+        g, fma ? "!" : "",
+        fma ? "for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {"
+            : "const int tile = blockIdx.x;");
     if (!fma) {
-      s += fmt::format("  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Pipe<G> pipe;\n  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n"
-                       "  const float down = sx.down * sw.down;\n", g);
+      s += fmt::format(
+          "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Pipe<G> pipe;\n  pipe.start(a, "
+          "shared, tile, {0}_chunks, {0}_groups);\n"
+          "  const float down = sx.down * sw.down;\n",
+          g);
     } else {
-      s += fmt::format("  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n", input_value(l, x), input_value(l, kernel));
+      s += fmt::format("  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n", input_value(l, x),
+                       input_value(l, kernel));
     }
     s += e.state;
-    s += fmt::format("#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    float sum[{}][G::kSums][G::kNr];\n", groups, fusion.store_phases);
+    s += fmt::format(
+        "#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    float "
+        "sum[{}][G::kSums][G::kNr];\n",
+        groups, fusion.store_phases);
     if (!fma) s += "    pipe.refresh();\n";
     s += fmt::format("#pragma unroll\n    for (int ph = 0; ph < {}; ++ph) {{\n", fusion.store_phases);
     if (fma) {
-      s += fmt::format("      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n    }}\n", fusion.store_phases, g);
+      s += fmt::format(
+          "      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, (const "
+          "int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n    }}\n",
+          fusion.store_phases, g);
     } else {
       s += fmt::format("      products(sum[ph], pipe, group * {0} + ph);\n    }}\n", fusion.store_phases);
     }
-    s += fmt::format("    {}\n#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n      for (int r = 0; r < 2; ++r) {{\n"
-                     "        const int v = s / G::kPieces, p = s % G::kPieces;\n        const Row& row = rows[p][r];\n"
-                     "        const int ud = v / (G::kFh * G::kFw), uh = v / G::kFw % G::kFh, uw = v % G::kFw;\n{}      }}\n  }}\n",
-                     phases, e.point);
+    s += fmt::format(
+        "    {}\n#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n      for (int r = "
+        "0; r < 2; ++r) {{\n"
+        "        const int v = s / G::kPieces, p = s % G::kPieces;\n        const Row& row = rows[p][r];\n"
+        "        const int ud = v / (G::kFh * G::kFw), uh = v / G::kFw % G::kFh, uw = v % G::kFw;\n{}      "
+        "}}\n  }}\n",
+        phases, e.point);
     if (!e.window.empty()) {
-      s += fmt::format("#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n", e.window);
+      s += fmt::format(
+          "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < "
+          "2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",
+          e.window);
     }
     return s + e.finish + (fma ? "  }\n" : "");
   };
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
   text("conv", threads, tiles.resident, body(false));
   text("conv_fma", threads, 1, body(true));
-  launch(l.out.run, "conv", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks), threads,
-         static_cast<unsigned>(tiles.shared_bytes()));
-  launch(l.out.run, "conv_fma", std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, static_cast<unsigned>(tiles.tiles)), static_cast<unsigned>(tiles.column_blocks), threads,
+  launch(l.out.run, "conv", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks),
+         threads, static_cast<unsigned>(tiles.shared_bytes()));
+  launch(l.out.run, "conv_fma",
+         std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, static_cast<unsigned>(tiles.tiles)),
+         static_cast<unsigned>(tiles.column_blocks), threads,
          threads / 32 * static_cast<unsigned>(tiles.n) * 12);
   combine_reductions(l, fusion, tiles);
   for (const Id id : fusion.nodes) done[id] = true;
   std::vector<std::string> names;
   for (const Id id : fusion.nodes) names.emplace_back(l.graph[id].op->name);
-  l.out.notes.push_back(fmt::format(
-      "kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared memory, {} tiles, {:.0f}% of rows useful",
-      index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups, 1 + tiles.input_lo + tiles.weights_lo,
-      l.chip.wgmma ? " by wgmma" : " by mma.sync", tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency()));
+  l.out.notes.push_back(
+      fmt::format("kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared "
+                  "memory, {} tiles, {:.0f}% of rows useful",
+                  index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
+                  1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
+                  tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency()));
   return true;
 }
 
@@ -372,9 +451,11 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
       scalar = false;
     } else if (channel && !scalars && node.in[0] != kNone && !is(node, "softmax_stats")) {
       f.whole_columns = true;
-      scalar = is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") || is(node, "logsumexp");
-    } else if (over_space && !scalars && (is(node, "moments") || (space && (is(node, "sum") || is(node, "mean") || is(node, "max") ||
-                                                              is(node, "min") || is(node, "softmax_stats"))))) {
+      scalar =
+          is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") || is(node, "logsumexp");
+    } else if (over_space && !scalars &&
+               (is(node, "moments") || (space && (is(node, "sum") || is(node, "mean") || is(node, "max") ||
+                                                  is(node, "min") || is(node, "softmax_stats"))))) {
       reduction = true;
       if (!(is(node, "moments") && node.attrs.word("axes") == "batch")) f.one_sample = true;
     } else {

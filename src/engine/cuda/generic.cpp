@@ -38,15 +38,19 @@ std::string over_channels(const Lowering& l, Id id) {
     if (node.in[1] != kNone) y = fmt::format("{} * {}", y, l.source.operand(node.in[1], node.shape, "at"));
     if (node.in[2] != kNone) y = fmt::format("{} + {}", y, l.source.operand(node.in[2], node.shape, "at"));
     const std::string mean =
-        is(node, "layer_norm") ? fmt::format("const float m = (float)(channel_sum<{}>(at, f) / {});", s, in[1]) : "const float m = 0.f;";
-    return body(fmt::format("{} const float v = (float)(channel_sum<{}>(at, [&](const At& i) {{ const float d = f(i) - m; "
-                            "return d * d; }}) / {}); const float r = inv_sqrt(v + {}); {}",
-                            mean, s, in[1], number(norm_eps(node)), each(put(y))));
+        is(node, "layer_norm")
+            ? fmt::format("const float m = (float)(channel_sum<{}>(at, f) / {});", s, in[1])
+            : "const float m = 0.f;";
+    return body(fmt::format(
+        "{} const float v = (float)(channel_sum<{}>(at, [&](const At& i) {{ const float d = f(i) - m; "
+        "return d * d; }}) / {}); const float r = inv_sqrt(v + {}); {}",
+        mean, s, in[1], number(norm_eps(node)), each(put(y))));
   }
   if (is(node, "softmax")) {
-    return body(fmt::format("const float m = channel_max<{0}>(at, f); const float s = (float)channel_sum<{0}>(at, "
-                            "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
-                            s, each(put("expf(f(at) - m) / s"))));
+    return body(
+        fmt::format("const float m = channel_max<{0}>(at, f); const float s = (float)channel_sum<{0}>(at, "
+                    "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
+                    s, each(put("expf(f(at) - m) / s"))));
   }
   std::string y;
   if (is(node, "sum")) y = fmt::format("(float)channel_sum<{}>(at, f)", s);
@@ -54,18 +58,21 @@ std::string over_channels(const Lowering& l, Id id) {
   if (is(node, "max")) y = fmt::format("channel_max<{}>(at, f)", s);
   if (is(node, "min")) y = fmt::format("channel_min<{}>(at, f)", s);
   if (is(node, "logsumexp")) {
-    return body(fmt::format("float m = channel_max<{0}>(at, f); if (isinf(m)) m = 0.f; const double s = channel_sum<{0}>(at, "
-                            "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
-                            s, put("(float)((double)m + log(s))")));
+    return body(fmt::format(
+        "float m = channel_max<{0}>(at, f); if (isinf(m)) m = 0.f; const double s = channel_sum<{0}>(at, "
+        "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
+        s, put("(float)((double)m + log(s))")));
   }
   return body(fmt::format("const float y = {}; at.x[1] = 0; {}", y, put("y")));
 }
 
 // A block for each set of elements: base(blockIdx.x) + offsets in `reduced`.
-std::string over_sets(const std::string& base, const Shape& reduced, const std::string& f, const std::string& text) {
-  return fmt::format("{} constexpr i64 n = {}::count; auto f = [&](i64 k) {{ At i = {}::at(k); "
-                     "for (int x = 0; x < 5; ++x) i.x[x] += base.x[x]; return {}; }}; {}",
-                     base, dims(reduced), dims(reduced), f, text);
+std::string over_sets(const std::string& base, const Shape& reduced, const std::string& f,
+                      const std::string& text) {
+  return fmt::format(
+      "{} constexpr i64 n = {}::count; auto f = [&](i64 k) {{ At i = {}::at(k); "
+      "for (int x = 0; x < 5; ++x) i.x[x] += base.x[x]; return {}; }}; {}",
+      base, dims(reduced), dims(reduced), f, text);
 }
 
 std::string reduction(const Lowering& l, Id id) {
@@ -81,8 +88,8 @@ std::string reduction(const Lowering& l, Id id) {
   if (is(node, "min")) value = "block_reduce<Min>(n, f)";
   if (is(node, "logsumexp")) value = "block_logsumexp(n, f)";
   return over_sets(base, reduced, l.source.operand(node.in[0], in, "i"),
-                   fmt::format("const float y = {}; if (threadIdx.x == 0) store<{}>({}, blockIdx.x, y);", value,
-                               l.source.type(id), l.source.address(id)));
+                   fmt::format("const float y = {}; if (threadIdx.x == 0) store<{}>({}, blockIdx.x, y);",
+                               value, l.source.type(id), l.source.address(id)));
 }
 
 // Which elements set blockIdx.x holds: `base` and the extents from there.
@@ -97,12 +104,15 @@ std::string set_base(const Lowering& l, const Node& node, Shape& reduced) {
       reduced[1] = 1;
     } else {
       const int64_t groups = norm.kind == NormSets::Kind::kGroup ? norm.groups : in[1], each = in[1] / groups;
-      base = fmt::format("const At base = At{{{{(int)blockIdx.x / {0}, (int)blockIdx.x % {0} * {1}, 0, 0, 0}}}};", groups, each);
+      base = fmt::format(
+          "const At base = At{{{{(int)blockIdx.x / {0}, (int)blockIdx.x % {0} * {1}, 0, 0, 0}}}};", groups,
+          each);
       reduced[0] = 1;
       reduced[1] = each;
     }
   } else {
-    base = fmt::format("const At base = At{{{{(int)blockIdx.x / {0}, (int)blockIdx.x % {0}, 0, 0, 0}}}};", in[1]);
+    base = fmt::format("const At base = At{{{{(int)blockIdx.x / {0}, (int)blockIdx.x % {0}, 0, 0, 0}}}};",
+                       in[1]);
     reduced[0] = reduced[1] = 1;
   }
   return base;
@@ -116,14 +126,15 @@ std::string statistics(const Lowering& l, Id id) {
   Shape reduced;
   const std::string base = set_base(l, node, reduced);
   const std::string put = fmt::format(
-      "if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, p); store<float>({0}, (i64)blockIdx.x + {1}, q); }}",
+      "if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, p); store<float>({0}, (i64)blockIdx.x + {1}, "
+      "q); }}",
       l.source.address(id), sets);
-  const std::string text =
-      is(node, "moments")
-          ? "const float p = (float)(block_reduce<Sum>(n, f) / n); const float q = (float)(block_reduce<Sum>(n, [&](i64 k) { "
-            "const float d = f(k) - p; return (double)d * d; }) / n); "
-          : "const float p = block_reduce<Max>(n, f); const float q = (float)block_reduce<Sum>(n, [&](i64 k) { "
-            "return (double)expf(f(k) - p); }); ";
+  const std::string text = is(node, "moments") ? "const float p = (float)(block_reduce<Sum>(n, f) / n); "
+                                                 "const float q = (float)(block_reduce<Sum>(n, [&](i64 k) { "
+                                                 "const float d = f(k) - p; return (double)d * d; }) / n); "
+                                               : "const float p = block_reduce<Max>(n, f); const float q = "
+                                                 "(float)block_reduce<Sum>(n, [&](i64 k) { "
+                                                 "return (double)expf(f(k) - p); }); ";
   return over_sets(base, reduced, l.source.operand(node.in[0], in, "i"), text + put);
 }
 
@@ -139,15 +150,19 @@ std::string over_last(const Lowering& l, Id id) {
     outer[a] = 1;
   }
   std::string y = "(f(k) - m) * r";
-  if (node.in[1] != kNone) y += fmt::format(" * load<{}>({}, k)", l.source.type(node.in[1]), l.source.address(node.in[1]));
-  if (node.in[2] != kNone) y += fmt::format(" + load<{}>({}, k)", l.source.type(node.in[2]), l.source.address(node.in[2]));
+  if (node.in[1] != kNone)
+    y += fmt::format(" * load<{}>({}, k)", l.source.type(node.in[1]), l.source.address(node.in[1]));
+  if (node.in[2] != kNone)
+    y += fmt::format(" + load<{}>({}, k)", l.source.type(node.in[2]), l.source.address(node.in[2]));
   const std::string mean = is(node, "layer_norm") ? "(float)(block_reduce<Sum>(n, f) / n)" : "0.f";
-  return over_sets(fmt::format("const At base = {}::at(blockIdx.x);", dims(outer)), reduced,
-                   l.source.operand(node.in[0], in, "i"),
-                   fmt::format("const float m = {}; const float v = (float)(block_reduce<Sum>(n, [&](i64 k) {{ const float d = "
-                               "f(k) - m; return (double)d * d; }}) / n); const float r = inv_sqrt(v + {}); "
-                               "for (i64 k = threadIdx.x; k < n; k += blockDim.x) store<{}>({}, blockIdx.x * {}ll + k, {});",
-                               mean, number(norm_eps(node)), l.source.type(id), l.source.address(id), sets.trailing, y));
+  return over_sets(
+      fmt::format("const At base = {}::at(blockIdx.x);", dims(outer)), reduced,
+      l.source.operand(node.in[0], in, "i"),
+      fmt::format(
+          "const float m = {}; const float v = (float)(block_reduce<Sum>(n, [&](i64 k) {{ const float d = "
+          "f(k) - m; return (double)d * d; }}) / n); const float r = inv_sqrt(v + {}); "
+          "for (i64 k = threadIdx.x; k < n; k += blockDim.x) store<{}>({}, blockIdx.x * {}ll + k, {});",
+          mean, number(norm_eps(node)), l.source.type(id), l.source.address(id), sets.trailing, y));
 }
 
 // out[n, co, o] = sum over ci, k of x[n, ci, i] K[ci, co, k] where o = i s - p + k d; one thread an output.
@@ -158,18 +173,22 @@ std::string plain_conv(const Lowering& l, Id id) {
   const int64_t per_in = g.c_in / g.groups, per_out = g.c_out / g.groups;
   std::string loops, close;
   for (size_t a = 0; a < g.spatial; ++a) {
-    loops += fmt::format("for (int k{0} = 0; k{0} < {1}; ++k{0}) {{ const int t{0} = o.x[{0}] + {2} - k{0} * {3}; "
-                         "if (t{0} < 0 || t{0} % {4} || t{0} / {4} >= {5}) continue; i.x[{0}] = t{0} / {4}; j.x[{0}] = k{0}; ",
-                         a + 2, g.kernel[a], g.padding[a], g.dilation[a], g.stride[a], g.in[a]);
+    loops += fmt::format(
+        "for (int k{0} = 0; k{0} < {1}; ++k{0}) {{ const int t{0} = o.x[{0}] + {2} - k{0} * {3}; "
+        "if (t{0} < 0 || t{0} % {4} || t{0} / {4} >= {5}) continue; i.x[{0}] = t{0} / {4}; j.x[{0}] = k{0}; ",
+        a + 2, g.kernel[a], g.padding[a], g.dilation[a], g.stride[a], g.in[a]);
     close += "}";
   }
-  const std::string bias = node.in[2] == kNone ? "" : fmt::format(" + {}", l.source.operand(node.in[2], node.shape, "o"));
+  const std::string bias =
+      node.in[2] == kNone ? "" : fmt::format(" + {}", l.source.operand(node.in[2], node.shape, "o"));
   return fmt::format(
-      "elementwise<{0}, {1}>({2}, [&](const At& o) {{ At i = o, j = {{}}; float s = 0.f; const int first = o.x[1] / {3} * {4}; "
+      "elementwise<{0}, {1}>({2}, [&](const At& o) {{ At i = o, j = {{}}; float s = 0.f; const int first = "
+      "o.x[1] / {3} * {4}; "
       "j.x[1] = o.x[1] % {3}; {5} for (int c = 0; c < {4}; ++c) {{ i.x[1] = first + c; j.x[0] = first + c; "
       "s = fmaf({6}, {7}, s); }} {8} return s{9}; }});",
       l.source.type(id), dims(node.shape), l.source.address(id), per_out, per_in, loops,
-      l.source.operand(node.in[0], l.graph[node.in[0]].shape, "i"), l.source.operand(node.in[1], kernel, "j"), close, bias);
+      l.source.operand(node.in[0], l.graph[node.in[0]].shape, "i"), l.source.operand(node.in[1], kernel, "j"),
+      close, bias);
 }
 
 // Sums of x over the box of inputs that each tap carries into the output; then K times those sums.
@@ -185,35 +204,45 @@ void mean_conv(Lowering& l, Id id) {
   const Shape taps(kernel.begin() + 2, kernel.end());
   const int64_t tap_count = count(taps), sums = in[0] * in[1] * tap_count;
   const int64_t at = l.reserve(sums * 8);
-  std::string text = fmt::format("const int tap = blockIdx.x % {0}; const i64 nc = blockIdx.x / {0}; int lo[5] = {{}}, size[5] = "
-                                 "{{1, 1, 1, 1, 1}}; ",
-                                 tap_count);
+  std::string text = fmt::format(
+      "const int tap = blockIdx.x % {0}; const i64 nc = blockIdx.x / {0}; int lo[5] = {{}}, size[5] = "
+      "{{1, 1, 1, 1, 1}}; ",
+      tap_count);
   int64_t rest = 1;
   for (size_t a = spatial; a-- > 0;) {
-    text += fmt::format("{{ const int s = tap / {0} % {1} * {2} - ({3}), last = {4} - s; lo[{5}] = s < 0 ? (-s + {6}) / {7} : 0; "
-                        "const int hi = last < 0 ? 0 : min({8}, last / {7} + 1); size[{5}] = max(0, hi - lo[{5}]); }} ",
-                        rest, taps[a], dilation[a], padding[a], extent[a] - 1, a + 2, stride[a] - 1, stride[a], in[a + 2]);
+    text += fmt::format(
+        "{{ const int s = tap / {0} % {1} * {2} - ({3}), last = {4} - s; lo[{5}] = s < 0 ? (-s + {6}) / {7} "
+        ": 0; "
+        "const int hi = last < 0 ? 0 : min({8}, last / {7} + 1); size[{5}] = max(0, hi - lo[{5}]); }} ",
+        rest, taps[a], dilation[a], padding[a], extent[a] - 1, a + 2, stride[a] - 1, stride[a], in[a + 2]);
     rest *= taps[a];
   }
   text += fmt::format(
-      "const i64 n = (i64)size[2] * size[3] * size[4]; const double s = block_reduce<Sum>(n, [&](i64 k) {{ At i; "
-      "i.x[0] = (int)(nc / {0}); i.x[1] = (int)(nc % {0}); i.x[4] = lo[4] + (int)(k % size[4]); k /= size[4]; "
+      "const i64 n = (i64)size[2] * size[3] * size[4]; const double s = block_reduce<Sum>(n, [&](i64 k) {{ "
+      "At i; "
+      "i.x[0] = (int)(nc / {0}); i.x[1] = (int)(nc % {0}); i.x[4] = lo[4] + (int)(k % size[4]); k /= "
+      "size[4]; "
       "i.x[3] = lo[3] + (int)(k % size[3]); i.x[2] = lo[2] + (int)(k / size[3]); return {1}; }}); "
       "if (threadIdx.x == 0) ((double*)(a.ws + {2}ll))[blockIdx.x] = s;",
       in[1], l.source.operand(node.in[0], in, "i"), at);
   l.kernel(fmt::format("box_sums_{}", id), text, sums, kBlock);
   Shape flat_kernel = {kernel[0], kernel[1], tap_count};
-  l.kernel(fmt::format("mean_conv_{}", id),
-           fmt::format("const int co = blockIdx.x % {0}, n0 = blockIdx.x / {0}, first = co / {1} * {2}; const double s = "
-                       "block_reduce<Sum>({2} * {3}, [&](i64 k) {{ const i64 ci = first + k / {3}; return "
-                       "(double)load<{4}>({5}, (ci * {1} + co % {1}) * {3} + k % {3}) * ((const double*)(a.ws + {6}ll))[(n0 * {7}ll + ci) * {3} "
-                       "+ k % {3}]; }}); if (threadIdx.x == 0) store<{8}>({9}, blockIdx.x, (float)(s / {10}.));",
-                       per_out * groups, per_out, per_in, tap_count, l.source.type(node.in[1]), l.source.address(node.in[1]), at,
-                       in[1], l.source.type(id), l.source.address(id), count(extent)),
-           in[0] * per_out * groups, kBlock);
+  l.kernel(
+      fmt::format("mean_conv_{}", id),
+      fmt::format(
+          "const int co = blockIdx.x % {0}, n0 = blockIdx.x / {0}, first = co / {1} * {2}; const double s = "
+          "block_reduce<Sum>({2} * {3}, [&](i64 k) {{ const i64 ci = first + k / {3}; return "
+          "(double)load<{4}>({5}, (ci * {1} + co % {1}) * {3} + k % {3}) * ((const double*)(a.ws + "
+          "{6}ll))[(n0 * {7}ll + ci) * {3} "
+          "+ k % {3}]; }}); if (threadIdx.x == 0) store<{8}>({9}, blockIdx.x, (float)(s / {10}.));",
+          per_out * groups, per_out, per_in, tap_count, l.source.type(node.in[1]),
+          l.source.address(node.in[1]), at, in[1], l.source.type(id), l.source.address(id), count(extent)),
+      in[0] * per_out * groups, kBlock);
 }
 
-bool over_channel_axis(const Node& node) { return node.attrs.has("axes") && node.attrs.word("axes") == "channel"; }
+bool over_channel_axis(const Node& node) {
+  return node.attrs.has("axes") && node.attrs.word("axes") == "channel";
+}
 
 }  // namespace
 
@@ -223,27 +252,46 @@ Id lower_norm(Lowering& l, Id id) {
   Id norm = kNone;
   for (Id reader = 0; reader < l.graph.size(); ++reader) {
     if (std::ranges::find(l.graph[reader].in, id) == l.graph[reader].in.end()) continue;
-    if (norm != kNone || !is(l.graph[reader], "normalize") || l.graph[reader].in[0] != node.in[0]) return kNone;
+    if (norm != kNone || !is(l.graph[reader], "normalize") || l.graph[reader].in[0] != node.in[0])
+      return kNone;
     norm = reader;
   }
   const Node& normalize = l.graph[norm == kNone ? id : norm];
   const Shape& in = l.graph[node.in[0]].shape;
   Shape reduced;
   const std::string base = set_base(l, node, reduced);
-  const int64_t size = count(reduced), threads = std::min<int64_t>(1024, (size + 31) / 32 * 32), each = (size + threads - 1) / threads;
-  if (norm == kNone || each > 8) return kNone;
+  if (norm == kNone) return kNone;
+  // A channel's elements go to neighbouring threads, so that what depends on the channel alone is computed
+  // once a thread.
+  const int64_t channels = reduced[1], voxels = count(reduced) / channels;
+  if (channels > 1024) return kNone;
+  const int64_t per_channel = std::min<int64_t>(1024 / channels, voxels),
+                each = (voxels + per_channel - 1) / per_channel;
+  const int64_t threads = (channels * per_channel + 31) / 32 * 32;
+  if (each > 16) return kNone;
   l.keep(norm);
   std::string y = "(v[k] - m) * r";
   if (normalize.in[2] != kNone) y = fmt::format("({}) * {}", y, l.source.operand(normalize.in[2], in, "i"));
   if (normalize.in[3] != kNone) y = fmt::format("({}) + {}", y, l.source.operand(normalize.in[3], in, "i"));
-  const std::string at = fmt::format("At i = {}::at(j); for (int x = 0; x < 5; ++x) i.x[x] += base.x[x];", dims(reduced));
-  const std::string loop = fmt::format("_Pragma(\"unroll\") for (int k = 0; k < {}; ++k) {{ const i64 j = threadIdx.x + k * {}ll; if (j < n) {{", each, threads);
+  Shape space = reduced;
+  space[1] = 1;
+  const std::string at =
+      fmt::format("At i = {}::at(j); i.x[0] = base.x[0]; i.x[1] = base.x[1] + c;", dims(space));
+  const std::string loop = fmt::format(
+      "_Pragma(\"unroll\") for (int k = 0; k < {}; ++k) {{ const int j = first + k * {}; if (c < {} && j < "
+      "{}) {{",
+      each, per_channel, channels, voxels);
   l.kernel(fmt::format("norm_{}", norm),
-           fmt::format("{0} constexpr i64 n = {1}ll; float v[{2}]; double s = 0, q = 0; {3} {4} v[k] = {5}; s += v[k]; }} }} "
-                       "const float m = (float)(block_join<Sum>(s) / n); {3} const float d = v[k] - m; q += (double)d * d; }} }} "
-                       "const float r = inv_sqrt((float)(block_join<Sum>(q) / n) + {6}); {3} {4} store<{7}>({8}, {9}::offset(i), {10}); }} }}",
-                       base, size, each, loop, at, l.source.operand(node.in[0], in, "i"), number(norm_eps(normalize)), l.source.type(norm),
-                       l.source.address(norm), dims(in), y),
+           fmt::format("{0} constexpr i64 n = {1}ll; const int c = threadIdx.x / {11}, first = threadIdx.x % "
+                       "{11}; float v[{2}]; double s = 0, q = 0; "
+                       "{3} {4} v[k] = {5}; s += v[k]; }} }} "
+                       "const float m = (float)(block_join<Sum>(s) / n); {3} const float d = v[k] - m; q += "
+                       "(double)d * d; }} }} "
+                       "const float r = inv_sqrt((float)(block_join<Sum>(q) / n) + {6}); {3} {4} "
+                       "store<{7}>({8}, {9}::offset(i), {10}); }} }}",
+                       base, count(reduced), each, loop, at, l.source.operand(node.in[0], in, "i"),
+                       number(norm_eps(normalize)), l.source.type(norm), l.source.address(norm), dims(in), y,
+                       per_channel),
            node.shape[1], static_cast<unsigned>(threads));
   return norm;
 }
@@ -262,12 +310,14 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   if (computable(node)) {
     const int64_t blocks = std::min<int64_t>(blocks_for(elements), 1 << 20);
     l.kernel(name,
-             fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id), dims(node.shape),
-                         l.source.address(id), l.source.compute(id)),
+             fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id),
+                         dims(node.shape), l.source.address(id), l.source.compute(id)),
              blocks, kBlock, packing);
     return;
   }
-  if (packing) throw fail(Status::kUnsupported, "the CUDA engine cannot compute {} from parameters alone", node.op->name);
+  if (packing)
+    throw fail(Status::kUnsupported, "the CUDA engine cannot compute {} from parameters alone",
+               node.op->name);
   const Shape& in = l.graph[node.in[0]].shape;
   if (is(node, "conv_transpose")) {
     l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
@@ -279,10 +329,13 @@ void lower_alone(Lowering& l, Id id, bool packing) {
     l.kernel(name, over_channels(l, id), blocks_for(count(in) / in[1]), kBlock);
   } else if (is(node, "layer_norm") || is(node, "rms_norm")) {
     const NormSets sets = norm_sets(node, in);
-    l.kernel(name, over_last(l, id), sets.sets, static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
-  } else if (is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") || is(node, "logsumexp")) {
+    l.kernel(name, over_last(l, id), sets.sets,
+             static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
+  } else if (is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") ||
+             is(node, "logsumexp")) {
     const int64_t length = count(in) / std::max<int64_t>(1, elements);
-    l.kernel(name, reduction(l, id), elements, static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));
+    l.kernel(name, reduction(l, id), elements,
+             static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));
   } else {
     throw fail(Status::kUnsupported, "the CUDA engine has no kernel for {}", node.op->name);
   }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/checked.h"
-#include "engine/cuda/kernels/index.h"
 #include "base/dtype.h"
+#include "engine/cuda/kernels/index.h"
 #include "graph/operation.h"
 
 namespace upweave::cuda {
@@ -41,19 +41,24 @@ std::string wgmma_text(int n) {
   return fmt::format(
       "template <> DEVICE void wgmma<{0}>(float (&d)[{1}], u64 x, u64 w, int add) {{\n"
       "  asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
-      "    \"wgmma.mma_async.sync.aligned.m64n{0}k16.f32.f16.f16 {{{2}}}, %{1}, %{3}, p, 1, 1, 0, 0;\\n}}\\n\"\n"
+      "    \"wgmma.mma_async.sync.aligned.m64n{0}k16.f32.f16.f16 {{{2}}}, %{1}, %{3}, p, 1, 1, 0, "
+      "0;\\n}}\\n\"\n"
       "    : {5} : \"l\"(x), \"l\"(w), \"r\"(add));\n}}\n",
       n, n / 2, registers, n / 2 + 1, n / 2 + 2, operands);
 }
 
 }  // namespace
 
-std::string Chip::arch() const {
-  return wgmma ? "sm_90a" : fmt::format("sm_{}{}", major, minor);
-}
+std::string Chip::arch() const { return wgmma ? "sm_90a" : fmt::format("sm_{}{}", major, minor); }
 
 Lowering::Lowering(const FusedPlan& p, const Options& o, const Chip& c)
-    : plan(p), options(o), chip(c), graph(p.graph), weights(p.weights), passes(p.passes), source(graph, weights, o.dtype) {}
+    : plan(p),
+      options(o),
+      chip(c),
+      graph(p.graph),
+      weights(p.weights),
+      passes(p.passes),
+      source(graph, weights, o.dtype) {}
 
 int64_t Lowering::reserve(int64_t bytes) {
   const int64_t at = out.workspace_bytes;
@@ -85,9 +90,12 @@ void Lowering::keep(Id id) {
   }
 }
 
-void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block, bool packing) {
-  if (blocks > INT32_MAX) throw fail(Status::kUnsupported, "{} needs {} blocks, more than a launch can have", name, blocks);
-  kernels += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const Args a) {{ {} }}\n", block, name, body);
+void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
+                      bool packing) {
+  if (blocks > INT32_MAX)
+    throw fail(Status::kUnsupported, "{} needs {} blocks, more than a launch can have", name, blocks);
+  kernels += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const Args a) {{ {} }}\n",
+                         block, name, body);
   (packing ? out.pack : out.run).push_back({name, {static_cast<unsigned>(blocks), 1}, block, 0});
 }
 
@@ -101,7 +109,8 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     const int64_t bytes = count(l.graph[id].shape) * size_of(options.dtype);
     l.source.places[id] = {Location::Kind::kPacked, l.reserve_packed(bytes), true};
     const auto at = std::ranges::find(names, l.graph[id].name);
-    if (at == names.end()) throw fail(Status::kInternal, "the parameter {} is not in the pipeline", l.graph[id].name);
+    if (at == names.end())
+      throw fail(Status::kInternal, "the parameter {} is not in the pipeline", l.graph[id].name);
     l.out.copies.push_back({static_cast<size_t>(at - names.begin()), l.source.places[id].offset, bytes});
   }
   for (Id id = 0; id < l.graph.size(); ++id) {
@@ -112,7 +121,8 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     std::vector<bool> done(l.graph.nodes.size(), false);
     if (l.passes[p].conv != kNone) {
       std::string why;
-      if (!lower_conv(l, l.passes[p], done, why)) l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
+      if (!lower_conv(l, l.passes[p], done, why))
+        l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
     }
     done.resize(l.graph.nodes.size(), false);
     const Pass& pass = l.passes[p];  // lower_conv may have split a pool in it

@@ -1,5 +1,6 @@
 #pragma once
-// From a plan to kernels: which values are in memory, the text of every kernel, and the launches of packing and running.
+// From a plan to kernels: which values are in memory, the text of every kernel, and the launches of packing
+// and running.
 #include <array>
 #include <map>
 #include <string>
@@ -33,44 +34,46 @@ struct Lowered {
     int64_t offset, bytes;
   };
   std::string source;
-  std::vector<Copy> copies;          // parameters into the packed block
+  std::vector<Copy> copies;  // parameters into the packed block
   std::vector<Launch> pack, run;
   int64_t packed_bytes = 0, workspace_bytes = 0;
-  std::vector<std::string> notes;    // for explain
+  std::vector<std::string> notes;  // for explain
 };
 
 Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip);
 
-// --- Shared by the files that make it -------------------------------------------------------------------------------
+// --- Shared by the files that make it
+// -------------------------------------------------------------------------------
 struct Lowering {
   Lowering(const FusedPlan& plan, const Options& options, const Chip& chip);
 
   const FusedPlan& plan;
   const Options& options;
   const Chip& chip;
-  Graph graph;                 // the plan's, with pools split where a kernel takes them in two steps
+  Graph graph;  // the plan's, with pools split where a kernel takes them in two steps
   std::vector<bool> weights;
   std::vector<Pass> passes;
   Source source;
-  std::string kernels;         // text that follows the value functions
+  std::string kernels;  // text that follows the value functions
   Lowered out;
   int convs = 0;
   std::map<Id, int64_t> partials;  // where the tiles' parts of a reduction lie in the workspace
   // fp16 copies and packed weights that exist already: places by what they hold and how.
   std::map<std::string, std::array<int64_t, 6>> prepared;
 
-  int64_t reserve(int64_t bytes);         // in the workspace, aligned
+  int64_t reserve(int64_t bytes);  // in the workspace, aligned
   int64_t reserve_packed(int64_t bytes);
-  void keep(Id id);                       // gives a value a place in memory, unless it has one
+  void keep(Id id);  // gives a value a place in memory, unless it has one
   bool stored(Id id) const;
   // A kernel of `body` (the text between its braces), launched by run (or by pack).
-  void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block, bool packing = false);
+  void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
+              bool packing = false);
 };
 
 // Computes node `id` by a kernel of its own and stores it.
 void lower_alone(Lowering& l, Id id, bool packing = false);
-// A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that alone reads them,
-// in one sweep. Returns that normalize, or kNone if nothing was done.
+// A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that
+// alone reads them, in one sweep. Returns that normalize, or kNone if nothing was done.
 Id lower_norm(Lowering& l, Id id);
 // Whether a kernel of its own is needed, or its readers can compute it in place.
 bool must_store(const Lowering& l, Id id);

@@ -49,7 +49,8 @@ std::vector<std::string> candidates() {
     }
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) names.emplace_back(name);
-  for (const char* root : {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/opt/cuda/lib64"}) {
+  for (const char* root :
+       {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/opt/cuda/lib64"}) {
     add_matches(names, std::string(root) + "/libnvrtc.so*");
   }
   // pip install nvidia-cuda-nvrtc: beside the Python of an active environment, or the system's.
@@ -72,7 +73,8 @@ bool find(void* library, const char* name, F& f) {
 
 Nvrtc open() {
   for (const std::string& name : candidates()) {
-    // The compiler opens its builtins by name alone, so a copy in a folder of its own needs them open already.
+    // The compiler opens its builtins by name alone, so a copy in a folder of its own needs them open
+    // already.
     if (const size_t slash = name.rfind('/'); slash != std::string::npos) {
       std::vector<std::string> builtins;
       add_matches(builtins, name.substr(0, slash) + "/libnvrtc-builtins.so*");
@@ -113,8 +115,8 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Readers see a whole file or none: it gets its name only when it is complete. A cache that cannot be written costs
-// time, never correctness.
+// Readers see a whole file or none: it gets its name only when it is complete. A cache that cannot be written
+// costs time, never correctness.
 void write_file(const std::string& path, const std::string& content) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -164,7 +166,8 @@ Compiled compile(std::string_view source, std::string_view arch, bool use_cache)
   key += source;
   const std::string path = use_cache ? cache_path(key) : "";
   if (!path.empty()) {
-    // A file that was cut short is no ELF image of a whole length; the key is stored behind the image as its seal.
+    // A file that was cut short is no ELF image of a whole length; the key is stored behind the image as its
+    // seal.
     std::string file = read_file(path);
     const std::string seal = digest(key);
     if (file.size() > seal.size() && file.compare(file.size() - seal.size(), seal.size(), seal) == 0) {
@@ -190,7 +193,8 @@ Compiled compile(std::string_view source, std::string_view arch, bool use_cache)
   }
   n.destroy(&program);
   if (code != 0 || result.cubin.empty()) {
-    throw fail(Status::kInternal, "NVRTC {}.{} could not compile a kernel for {}: {}", n.major, n.minor, arch, result.log);
+    throw fail(Status::kInternal, "NVRTC {}.{} could not compile a kernel for {}: {}", n.major, n.minor, arch,
+               result.log);
   }
   if (!path.empty()) write_file(path, result.cubin + digest(key));
   return result;

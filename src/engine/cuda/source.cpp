@@ -32,18 +32,22 @@ std::string binary(const Node& node, const std::string& a, const std::string& b)
 // Which set of a norm over batch, instances or groups the element at `at` belongs to.
 std::string set_index(const NormSets& sets, const std::string& at) {
   switch (sets.kind) {
-    case NormSets::Kind::kBatch: return fmt::format("{}.x[1]", at);
-    case NormSets::Kind::kInstance: return fmt::format("({0}.x[0] * {1} + {0}.x[1])", at, sets.channels);
+    case NormSets::Kind::kBatch:
+      return fmt::format("{}.x[1]", at);
+    case NormSets::Kind::kInstance:
+      return fmt::format("({0}.x[0] * {1} + {0}.x[1])", at, sets.channels);
     case NormSets::Kind::kGroup:
       return fmt::format("({0}.x[0] * {1} + {0}.x[1] / {2})", at, sets.groups, sets.channels / sets.groups);
-    default: throw fail(Status::kInternal, "statistics of a norm by voxel or row are not kept");
+    default:
+      throw fail(Status::kInternal, "statistics of a norm by voxel or row are not kept");
   }
 }
 
 // for (int p2 = 0; ...) for each spatial axis of a window.
 std::string window_loops(const Shape& window) {
   std::string text;
-  for (size_t a = 0; a < window.size(); ++a) text += fmt::format("for (int p{0} = 0; p{0} < {1}; ++p{0}) ", a + 2, window[a]);
+  for (size_t a = 0; a < window.size(); ++a)
+    text += fmt::format("for (int p{0} = 0; p{0} < {1}; ++p{0}) ", a + 2, window[a]);
   return text;
 }
 
@@ -80,11 +84,16 @@ bool computable(const Node& node) {
 std::string Source::address(Id id) const {
   const Location& place = places[id];
   switch (place.kind) {
-    case Location::Kind::kInput: return "a.input";
-    case Location::Kind::kOutput: return "a.output";
-    case Location::Kind::kWorkspace: return fmt::format("(a.ws + {}ll)", place.offset);
-    case Location::Kind::kPacked: return fmt::format("(a.packed + {}ll)", place.offset);
-    default: throw fail(Status::kInternal, "node {} ({}) is not in memory", id, graph_[id].op->name);
+    case Location::Kind::kInput:
+      return "a.input";
+    case Location::Kind::kOutput:
+      return "a.output";
+    case Location::Kind::kWorkspace:
+      return fmt::format("(a.ws + {}ll)", place.offset);
+    case Location::Kind::kPacked:
+      return fmt::format("(a.packed + {}ll)", place.offset);
+    default:
+      throw fail(Status::kInternal, "node {} ({}) is not in memory", id, graph_[id].op->name);
   }
 }
 
@@ -94,7 +103,8 @@ std::string Source::operand(Id id, const Shape& shape, const std::string& at) co
     const Shape strides = broadcast_strides(node.shape, shape);
     std::string index;
     for (size_t a = 0; a < strides.size(); ++a) {
-      if (strides[a] != 0) index += fmt::format("{}(i64){}.x[{}] * {}", index.empty() ? "" : " + ", at, a, strides[a]);
+      if (strides[a] != 0)
+        index += fmt::format("{}(i64){}.x[{}] * {}", index.empty() ? "" : " + ", at, a, strides[a]);
     }
     return fmt::format("load<{}>({}, {})", type(id), address(id), index.empty() ? "0" : index);
   }
@@ -106,7 +116,8 @@ std::string Source::operand(Id id, const Shape& shape, const std::string& at) co
   return fmt::format("v{}(a, {}}}}})", id, place);
 }
 
-std::string Source::pointwise(const Node& node, const std::string& x, const std::string& at, const std::string& other) const {
+std::string Source::pointwise(const Node& node, const std::string& x, const std::string& at,
+                              const std::string& other) const {
   if (among(node, kUnary)) return fmt::format("f_{}({})", node.op->name, x);
   if (among(node, kBinary)) {
     const std::string y = node.in[1] == kNone ? number(node.attrs.real("value"))
@@ -116,19 +127,22 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
   }
   if (is(node, "leaky_relu")) return fmt::format("f_leaky_relu({}, {})", x, number(node.attrs.real("slope")));
   if (is(node, "clamp") || is(node, "hardtanh")) {
-    return fmt::format("f_clamp({}, {}, {})", x, number(node.attrs.real("lo")), number(node.attrs.real("hi")));
+    return fmt::format("f_clamp({}, {}, {})", x, number(node.attrs.real("lo")),
+                       number(node.attrs.real("hi")));
   }
   if (is(node, "gelu")) return fmt::format("{}({})", node.attrs.flag("tanh") ? "f_gelu_tanh" : "f_gelu", x);
   if (is(node, "normalize")) {
-    std::string y = fmt::format("({} - {}) * inv_sqrt({} + {})", x, moment(node, at, 0), moment(node, at, 1), number(norm_eps(node)));
+    std::string y = fmt::format("({} - {}) * inv_sqrt({} + {})", x, moment(node, at, 0), moment(node, at, 1),
+                                number(norm_eps(node)));
     if (node.in[2] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[2], node.shape, at));
     if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[3], node.shape, at));
     return "(" + y + ")";
   }
   if (is(node, "softmax_apply")) {
-    const std::string stats = address(node.in[1]), set = fmt::format("({0}.x[0] * {1} + {0}.x[1])", at, node.shape[1]);
-    return fmt::format("(f_exp({} - load<float>({}, {})) / load<float>({}, {} + {}))", x, stats, set, stats, set,
-                       node.shape[0] * node.shape[1]);
+    const std::string stats = address(node.in[1]),
+                      set = fmt::format("({0}.x[0] * {1} + {0}.x[1])", at, node.shape[1]);
+    return fmt::format("(f_exp({} - load<float>({}, {})) / load<float>({}, {} + {}))", x, stats, set, stats,
+                       set, node.shape[0] * node.shape[1]);
   }
   return "";
 }
@@ -153,34 +167,40 @@ std::string Source::compute(Id id) const {
     }
     const std::string x = operand(node.in[0], in, "j");
     if (is(node, "avg_pool")) {
-      return fmt::format("float s = 0.f; {}{{ {}s += {}; }} return s * {};", window_loops(window), at, x, number(1 / size));
+      return fmt::format("float s = 0.f; {}{{ {}s += {}; }} return s * {};", window_loops(window), at, x,
+                         number(1 / size));
     }
     // A channel whose sign is negative takes the other extreme: flip, take this one, flip back.
     const bool largest = is(node, "max_pool"), has_sign = node.in[1] != kNone;
-    const std::string flip =
-        has_sign ? fmt::format("const float f = {} < 0.f ? -1.f : 1.f; ", operand(node.in[1], node.shape, "i")) : "";
+    const std::string flip = has_sign ? fmt::format("const float f = {} < 0.f ? -1.f : 1.f; ",
+                                                    operand(node.in[1], node.shape, "i"))
+                                      : "";
     return fmt::format("{}float s = {}kInf; {}{{ {}s = {}(s, {}{}); }} return s{};", flip, largest ? "-" : "",
                        window_loops(window), at, largest ? "max_nan" : "min_nan", has_sign ? "f * " : "", x,
                        has_sign ? " * f" : "");
   }
   if (is(node, "center")) {
     const size_t axis = in.size() == 1 ? 0 : 1;
-    return fmt::format("double s = 0; At j = i; for (int c = 0; c < {1}; ++c) {{ j.x[{0}] = c; s += {2}; }} "
-                       "return (float)({3} - s / {1});",
-                       axis, in[axis], operand(node.in[0], in, "j"), operand(node.in[0], in, "i"));
+    return fmt::format(
+        "double s = 0; At j = i; for (int c = 0; c < {1}; ++c) {{ j.x[{0}] = c; s += {2}; }} "
+        "return (float)({3} - s / {1});",
+        axis, in[axis], operand(node.in[0], in, "j"), operand(node.in[0], in, "i"));
   }
   if (is(node, "pool_taps")) {
     const size_t spatial = in.size() - 2;
-    const Shape window = per_axis(node, "window", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
+    const Shape window = per_axis(node, "window", spatial, 1),
+                padding = per_axis(node, "padding", spatial, 0);
     std::string at = "At j = i; bool inside = true; ";
     double size = 1;
     for (size_t a = 0; a < spatial; ++a) {
-      at += fmt::format("j.x[{0}] = (i.x[{0}] - {1}) * {2} + {3} + p{0}; inside = inside && j.x[{0}] >= 0 && j.x[{0}] < {4}; ",
-                        a + 2, (padding[a] + window[a] - 1) / window[a], window[a], padding[a], in[a + 2]);
+      at += fmt::format(
+          "j.x[{0}] = (i.x[{0}] - {1}) * {2} + {3} + p{0}; inside = inside && j.x[{0}] >= 0 && j.x[{0}] < "
+          "{4}; ",
+          a + 2, (padding[a] + window[a] - 1) / window[a], window[a], padding[a], in[a + 2]);
       size *= static_cast<double>(window[a]);
     }
-    return fmt::format("double s = 0; {}{{ {}if (inside) s += {}; }} return (float)(s / {}.);", window_loops(window), at,
-                       operand(node.in[0], in, "j"), size);
+    return fmt::format("double s = 0; {}{{ {}if (inside) s += {}; }} return (float)(s / {}.);",
+                       window_loops(window), at, operand(node.in[0], in, "j"), size);
   }
   return fmt::format("return {};", pointwise(node, operand(node.in[0], node.shape, "i"), "i"));
 }
@@ -190,9 +210,12 @@ std::string Source::functions() const {
   // Loads first: an inlined value may read any of them.
   for (Id id = 0; id < graph_.size(); ++id) {
     const Location::Kind kind = places[id].kind;
-    if (weights_[id] || kind == Location::Kind::kNone || kind == Location::Kind::kInline || kind == Location::Kind::kOutput) continue;
-    text += fmt::format("DEVICE float v{}(const Args& a, const At& i) {{ return load<{}>({}, {}::offset(i)); }}\n", id,
-                        type(id), address(id), dims(graph_[id].shape));
+    if (weights_[id] || kind == Location::Kind::kNone || kind == Location::Kind::kInline ||
+        kind == Location::Kind::kOutput)
+      continue;
+    text += fmt::format(
+        "DEVICE float v{}(const Args& a, const At& i) {{ return load<{}>({}, {}::offset(i)); }}\n", id,
+        type(id), address(id), dims(graph_[id].shape));
   }
   for (Id id = 0; id < graph_.size(); ++id) {
     if (weights_[id] || places[id].kind != Location::Kind::kInline) continue;

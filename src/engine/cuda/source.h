@@ -1,6 +1,6 @@
 #pragma once
-// CUDA C++ for the values of a graph: one inlined device function a value, which reads it from memory where it is stored
-// and computes it from its operands where it is not.
+// CUDA C++ for the values of a graph: one inlined device function a value, which reads it from memory where
+// it is stored and computes it from its operands where it is not.
 #include <string>
 #include <vector>
 
@@ -11,8 +11,8 @@ namespace upweave::cuda {
 struct Location {
   enum class Kind { kNone, kInline, kInput, kOutput, kWorkspace, kPacked };
   Kind kind = Kind::kNone;
-  int64_t offset = 0;        // behind the pointer of its kind
-  bool element = false;      // of the program's element type; otherwise float
+  int64_t offset = 0;    // behind the pointer of its kind
+  bool element = false;  // of the program's element type; otherwise float
 };
 
 // "1.5f", "kInf": a number as the device code writes it.
@@ -24,7 +24,8 @@ const char* type_name(Dtype dtype);
 
 class Source {
  public:
-  Source(const Graph& graph, const std::vector<bool>& weights, Dtype dtype) : graph_(graph), weights_(weights), dtype_(dtype) {
+  Source(const Graph& graph, const std::vector<bool>& weights, Dtype dtype)
+      : graph_(graph), weights_(weights), dtype_(dtype) {
     places.resize(graph.nodes.size());
   }
 
@@ -32,11 +33,12 @@ class Source {
 
   const Graph& graph() const { return graph_; }
   const char* type(Id id) const { return places[id].element ? type_name(dtype_) : "float"; }
-  std::string address(Id id) const;                         // "a.ws + 4096"
+  std::string address(Id id) const;  // "a.ws + 4096"
   // Operand `id` as seen from an element of a value of `shape` at coordinates `at` (an At).
   std::string operand(Id id, const Shape& shape, const std::string& at) const;
   // What a pointwise node makes of its operands' values; x is operand 0. Empty if the node is not pointwise.
-  std::string pointwise(const Node& node, const std::string& x, const std::string& at, const std::string& other = "") const;
+  std::string pointwise(const Node& node, const std::string& x, const std::string& at,
+                        const std::string& other = "") const;
   // The mean (0) or the variance (1) that a normalize node reads at `at`.
   std::string moment(const Node& node, const std::string& at, int which) const;
   // "float v7(const Args& a, At i) {...}" for every node whose place says inline, stored or input.

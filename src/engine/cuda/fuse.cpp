@@ -1,7 +1,6 @@
 #include "engine/cuda/fuse.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/dtype.h"
 #include "graph/operation.h"
@@ -81,10 +80,38 @@ std::string ints(const std::string& name, const char* type, const std::vector<in
                      std::max<size_t>(1, values.size()), fmt::join(values, ", "));
 }
 
+unsigned convert_blocks(const ConvTiles& t) {
+  const int64_t rows_per_block = 256 / (t.ck / 8), rows = t.rows + 2 * t.guard;
+  return static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block * t.residues * t.blocks);
+}
+
+int64_t weight_columns(const ConvTiles& t) {
+  return int64_t{t.c_out} * t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel;
+}
+
+// Where the fp16 copy of `x` and the packed `kernel` lie: places of their own, or those of an earlier pass
+// whose tiles read the same rows and the same stream.
+Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
+  std::string key = fmt::format("{} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
+                                t.column_blocks, t.steps.size());
+  for (const Axis& a : t.axis) key += fmt::format(" {} {}", a.pitch, a.f);
+  if (const auto ready = l.prepared.find(key); ready != l.prepared.end()) {
+    Prepared again = ready->second;
+    again.fresh = false;
+    return again;
+  }
+  Prepared p;
+  p.copy = l.reserve(t.copy_bytes());
+  p.scale = l.reserve(16);
+  p.extremes = l.reserve(int64_t{convert_blocks(t)} * 8);
+  p.stream = l.reserve_packed(t.stream_bytes());
+  p.weight_scale = l.reserve_packed(16);
+  p.weight_extremes = l.reserve_packed(weight_columns(t) * 8);
+  return l.prepared[key] = p;
+}
+
 // The tiling as constants of a struct and tables beside it.
-std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy, int64_t scale,
-                          int64_t extremes, int64_t stream, int64_t weight_scale, int64_t weight_extremes,
-                          int store_phases, int64_t convert_blocks) {
+std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepared& p, int store_phases) {
   const auto& [d, h, w] = t.axis;
   std::string text = fmt::format("struct {} {{\n", g);
   auto add = [&](const char* name, int64_t value) {
@@ -102,7 +129,7 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy
   put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants),
       put("kSums", t.pieces * t.variants);
   put("kTilesPerPlane", t.tiles_per_plane), put("kTilesAcross", t.tiles_across), put("kTiles", t.tiles),
-      put("kResidues", t.residues), put("kConvertBlocks", convert_blocks),
+      put("kResidues", t.residues), put("kConvertBlocks", convert_blocks(t)),
       put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
   put("kTileBytes", t.tile_bytes()), put("kTileShared", t.tile_shared()),
       put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
@@ -114,10 +141,10 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, int64_t copy
       put("kJh", h.windows), put("kJw", w.windows);
   put("kFd", d.f), put("kFh", h.f), put("kFw", w.f), put("kInD", d.in), put("kInH", h.in), put("kInW", w.in);
   put("kKd", d.kernel), put("kKh", h.kernel), put("kKw", w.kernel), add("kPlaneBytes", t.plane_bytes());
-  add("kCopy", copy), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)), add("kScale", scale),
-      add("kExtremes", extremes);
-  add("kStream", stream), add("kWeightScale", weight_scale), add("kWeightExtremes", weight_extremes);
-  put("kWeightExtremeCount", int64_t{t.c_out} * d.kernel * h.kernel * w.kernel);
+  add("kCopy", p.copy), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)), add("kScale", p.scale),
+      add("kExtremes", p.extremes);
+  add("kStream", p.stream), add("kWeightScale", p.weight_scale), add("kWeightExtremes", p.weight_extremes);
+  put("kWeightExtremeCount", weight_columns(t));
   text += "};\n";
   std::vector<int64_t> chunks, taps, deltas;
   for (const Chunk& c : t.chunks) {
@@ -172,11 +199,38 @@ std::string input_value(const Lowering& l, Id id) {
                      l.source.operand(id, shape, "i"));
 }
 
-// Which fp16 copies and weight streams exist already, by what they hold and how.
-struct Prepared {
-  std::string key;
-  int64_t copy, scale, extremes, stream, weight_scale, weight_extremes;
-};
+// The pre-pass of the input, launched by every run, and the packing of the kernel.
+void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int index, Id x, Id kernel) {
+  auto kernel_of = [&](std::vector<Launch>& list, const char* name, int64_t blocks, unsigned block,
+                       const std::string& body) {
+    const std::string full = fmt::format("{}_{}", name, index);
+    l.kernels +=
+        fmt::format("extern \"C\" __global__ void __launch_bounds__({}, 1) {}(const Args a) {{\n{}\n}}\n",
+                    block, full, body);
+    list.push_back({full, {static_cast<unsigned>(blocks), 1}, block, 0});
+  };
+  const std::string value = input_value(l, x), weight = input_value(l, kernel);
+  const unsigned blocks = convert_blocks(t);
+  const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
+  kernel_of(l.out.run, "convert", blocks, 256, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
+  kernel_of(
+      l.out.run, "choose", 1, 1024,
+      fmt::format(
+          "choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), false);", g,
+          blocks));
+  kernel_of(l.out.run, "rescale", std::min(few, blocks), 256,
+            fmt::format("convert_rows<{}>(a, {}, false);", g, value));
+  const int64_t columns = weight_columns(t);
+  const int64_t chunks = static_cast<int64_t>(t.steps.size()) * t.column_blocks * t.n * (t.ck / 8);
+  kernel_of(l.out.pack, "weight_extremes", (columns + 255) / 256, 256,
+            fmt::format("weight_extremes<{}>(a, {});", g, weight));
+  kernel_of(l.out.pack, "weight_choose", 1, 1024,
+            fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
+                        "(Scale*)(a.packed + {0}::kWeightScale), true);",
+                        g, columns));
+  kernel_of(l.out.pack, "pack", (chunks + 255) / 256, 256,
+            fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_taps, {1});", g, weight));
+}
 
 }  // namespace
 
@@ -254,73 +308,9 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   const Id x = conv.in[0], kernel = conv.in[1];
   const int index = l.convs++;
   const std::string g = fmt::format("G{}", index);
-  Prepared p{fmt::format("{} {} {} {} {} {} {}", x, kernel, tiles.plane, tiles.residues, tiles.n,
-                         tiles.column_blocks, tiles.steps.size()),
-             0,
-             0,
-             0,
-             0,
-             0,
-             0};
-  const unsigned rows_per_block = 256 / (tiles.ck / 8);
-  const auto row_blocks =
-      static_cast<unsigned>((tiles.rows + 2 * tiles.guard + rows_per_block - 1) / rows_per_block);
-  const auto planes = static_cast<unsigned>(tiles.residues * tiles.blocks);
-  const auto ready = l.prepared.find(p.key);
-  const bool fresh = ready == l.prepared.end();
-  if (fresh) {
-    p.copy = l.reserve(tiles.copy_bytes());
-    p.scale = l.reserve(16);
-    p.extremes = l.reserve(int64_t{row_blocks} * planes * 8);
-    p.stream = l.reserve_packed(tiles.stream_bytes());
-    p.weight_scale = l.reserve_packed(16);
-    p.weight_extremes = l.reserve_packed(int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel *
-                                         tiles.axis[2].kernel * 8);
-    l.prepared[p.key] = {p.copy, p.scale, p.extremes, p.stream, p.weight_scale, p.weight_extremes};
-  } else {
-    const auto& o = ready->second;
-    p = {p.key, o[0], o[1], o[2], o[3], o[4], o[5]};
-  }
-  l.kernels += geometry_text(g, tiles, p.copy, p.scale, p.extremes, p.stream, p.weight_scale,
-                             p.weight_extremes, fusion.store_phases, int64_t{row_blocks} * planes);
-  l.kernels += products_text(g, tiles);
-  auto launch = [&](std::vector<Launch>& list, const std::string& name, unsigned gx, unsigned gy,
-                    unsigned block, unsigned shared) {
-    list.push_back({fmt::format("{}_{}", name, index), {gx, gy}, block, shared});
-  };
-  auto text = [&](const std::string& name, unsigned block, int resident, const std::string& body) {
-    l.kernels +=
-        fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {}) {}_{}(const Args a) {{\n{}\n}}\n",
-                    block, resident, name, index, body);
-  };
-  if (fresh) {
-    const std::string value = input_value(l, x);
-    const std::string weight = input_value(l, kernel);
-    text("convert", 256, 1, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
-    text("rescale", 256, 1, fmt::format("convert_rows<{}>(a, {}, false);", g, value));
-    text("choose", 1024, 1,
-         fmt::format(
-             "choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), false);",
-             g, row_blocks * planes));
-    const unsigned few =
-        static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
-    launch(l.out.run, "convert", row_blocks * planes, 1, 256, 0);
-    launch(l.out.run, "choose", 1, 1, 1024, 0);
-    launch(l.out.run, "rescale", std::min(few, row_blocks * planes), 1, 256, 0);
-    const int64_t columns =
-        int64_t{tiles.c_out} * tiles.axis[0].kernel * tiles.axis[1].kernel * tiles.axis[2].kernel;
-    text("weight_extremes", 256, 1, fmt::format("weight_extremes<{}>(a, {});", g, weight));
-    text("weight_choose", 1024, 1,
-         fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, (Scale*)(a.packed + "
-                     "{0}::kWeightScale), true);",
-                     g, columns));
-    text("pack", 256, 1, fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_taps, {1});", g, weight));
-    launch(l.out.pack, "weight_extremes", static_cast<unsigned>((columns + 255) / 256), 1, 256, 0);
-    launch(l.out.pack, "weight_choose", 1, 1, 1024, 0);
-    const int64_t chunks =
-        static_cast<int64_t>(tiles.steps.size()) * tiles.column_blocks * tiles.n * (tiles.ck / 8);
-    launch(l.out.pack, "pack", static_cast<unsigned>((chunks + 255) / 256), 1, 256, 0);
-  }
+  const Prepared p = prepare(l, tiles, x, kernel);
+  l.kernels += geometry_text(g, tiles, p, fusion.store_phases) + products_text(g, tiles);
+  if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
 
   for (const Id id : fusion.stores) l.keep(id);
   const EpilogueText e = epilogue(l, fusion, tiles);
@@ -387,14 +377,17 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     return s + e.finish + (fma ? "  }\n" : "");
   };
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
-  text("conv", threads, tiles.resident, body(false));
-  text("conv_fma", threads, 1, body(true));
-  launch(l.out.run, "conv", static_cast<unsigned>(tiles.tiles), static_cast<unsigned>(tiles.column_blocks),
-         threads, static_cast<unsigned>(tiles.shared_bytes()));
-  launch(l.out.run, "conv_fma",
-         std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, static_cast<unsigned>(tiles.tiles)),
-         static_cast<unsigned>(tiles.column_blocks), threads,
-         threads / 32 * static_cast<unsigned>(tiles.n) * 12);
+  const auto count = static_cast<unsigned>(tiles.tiles), columns = static_cast<unsigned>(tiles.column_blocks);
+  auto emit = [&](const char* name, int resident, const std::string& text, unsigned blocks, unsigned shared) {
+    const std::string full = fmt::format("{}_{}", name, index);
+    l.kernels +=
+        fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const Args a) {{\n{}\n}}\n",
+                    threads, resident, full, text);
+    l.out.run.push_back({full, {blocks, columns}, threads, shared});
+  };
+  emit("conv", tiles.resident, body(false), count, static_cast<unsigned>(tiles.shared_bytes()));
+  emit("conv_fma", 1, body(true), std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count),
+       threads / 32 * static_cast<unsigned>(tiles.n) * 12);
   combine_reductions(l, fusion, tiles);
   for (const Id id : fusion.nodes) done[id] = true;
   std::vector<std::string> names;

@@ -42,6 +42,14 @@ struct Lowered {
 
 Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip);
 
+// Where a convolution's operands lie in the form that its kernel reads: bytes into the workspace and the
+// packed block.
+struct Prepared {
+  int64_t copy = 0, scale = 0, extremes = 0;                  // the input's fp16 copy and how it is scaled
+  int64_t stream = 0, weight_scale = 0, weight_extremes = 0;  // the same of the kernel
+  bool fresh = true;  // made for this convolution, not shared with an earlier one
+};
+
 // --- Shared by the files that make it
 // -------------------------------------------------------------------------------
 struct Lowering {
@@ -59,7 +67,7 @@ struct Lowering {
   int convs = 0;
   std::map<Id, int64_t> partials;  // where the tiles' parts of a reduction lie in the workspace
   // fp16 copies and packed weights that exist already: places by what they hold and how.
-  std::map<std::string, std::array<int64_t, 6>> prepared;
+  std::map<std::string, Prepared> prepared;
 
   int64_t reserve(int64_t bytes);  // in the workspace, aligned
   int64_t reserve_packed(int64_t bytes);

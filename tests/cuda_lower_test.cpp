@@ -1,0 +1,100 @@
+// What the CUDA engine makes of plans, without a GPU or a compiler: which nodes share a kernel, and what is
+// written.
+#include <gtest/gtest.h>
+
+#include "engine/cuda/driver.h"
+#include "engine/cuda/lower.h"
+#include "engine/engine.h"
+#include "graph/text.h"
+
+namespace upweave::cuda {
+namespace {
+
+Lowered lower_text(const std::string& text, const Shapes& shapes, Precision precision = Precision::kFast,
+                   bool hopper = true) {
+  Options options;
+  options.engine = Engine::kCuda;
+  options.precision = precision;
+  Chip chip;
+  if (!hopper)
+    chip = {.major = 8, .minor = 0, .shared_bytes = 163 << 10, .multiprocessors = 108, .wgmma = false};
+  const FusedPlan plan = make_plan(infer(parse_text(text), shapes), target_of(Engine::kCuda), options.dtype);
+  return lower(plan, options, chip);
+}
+
+std::string joined(const std::vector<std::string>& notes) {
+  std::string all;
+  for (const std::string& note : notes) all += note + "\n";
+  return all;
+}
+
+TEST(CudaLower, FivePipelinesFuse) {
+  struct Expected {
+    const char *slug, *nodes;
+    size_t launches;
+    double megabytes;  // the fp16 copy, statistics, pooled values: nothing of the output's size
+  };
+  for (const Expected& e : {
+           Expected{"conv-transpose3d-sum-layernorm-avgpool-gelu",
+                    "conv_transpose | rms_norm | avg_pool | gelu", 5, 40},
+           Expected{"conv-transpose3d-layernorm-gelu-scaling", "conv_transpose | rms_norm | gelu", 5, 40},
+           Expected{"conv-transpose3d-max-max-sum", "conv_transpose | max_pool", 7, 160},
+           Expected{"conv-transpose3d-avgpool-clamp-softmax-multiply",
+                    "conv_transpose | clamp | sub | exp | div | mul", 8, 45},
+           Expected{"conv-transpose2d-batchnorm-tanh-maxpool-groupnorm",
+                    "conv_transpose | max_pool | moments", 7, 170},
+       }) {
+    for (const CatalogEntry& entry : catalog()) {
+      if (entry.slug != e.slug) continue;
+      const Lowered lowered = lower_text(Pipeline::named(entry.slug, entry.settings).text(), entry.shapes);
+      EXPECT_NE(joined(lowered.notes).find(e.nodes), std::string::npos) << joined(lowered.notes);
+      EXPECT_EQ(lowered.run.size(), e.launches) << e.slug;
+      EXPECT_LT(static_cast<double>(lowered.workspace_bytes), e.megabytes * 1e6) << e.slug;
+    }
+  }
+}
+
+TEST(CudaLower, TheWholeCatalogHasKernels) {
+  for (const CatalogEntry& entry : catalog()) {
+    for (const Precision precision : {Precision::kFast, Precision::kStrict}) {
+      for (const bool hopper : {true, false}) {
+        const Lowered lowered =
+            lower_text(Pipeline::named(entry.slug, entry.settings).text(), entry.shapes, precision, hopper);
+        EXPECT_FALSE(lowered.run.empty()) << entry.slug;
+        for (const Launch& launch : lowered.run) {
+          EXPECT_NE(lowered.source.find(" " + launch.kernel + "(const Args a)"), std::string::npos)
+              << launch.kernel;
+          EXPECT_LE(launch.shared, hopper ? 227u << 10 : 163u << 10) << entry.slug << " " << launch.kernel;
+        }
+      }
+    }
+  }
+}
+
+// A reduction over all outputs must see those that the pool's floor division drops.
+TEST(CudaLower, MomentsSeeWhatThePoolDrops) {
+  const Lowered lowered = lower_text("conv_transpose kernel 24 k5 s1 p1 | batch_norm w b | max_pool 2",
+                                     {{"input", {5, 7, 9, 8}}});
+  EXPECT_NE(joined(lowered.notes).find("conv_transpose | max_pool | moments"), std::string::npos)
+      << joined(lowered.notes);
+  EXPECT_NE(lowered.source.find("kJh = 6;"),
+            std::string::npos);  // 11 outputs: five windows, and one row more
+}
+
+TEST(CudaLower, GroupsTakeTheGeneralRoad) {
+  const Lowered lowered = lower_text("conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}});
+  EXPECT_NE(joined(lowered.notes).find("groups"), std::string::npos);
+  EXPECT_EQ(lowered.run.size(), 2u);
+}
+
+TEST(CudaDriver, IsThereOrSaysWhatIsMissing) {
+  try {
+    current_device();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("the CUDA engine needs"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace upweave::cuda

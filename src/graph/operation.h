@@ -42,6 +42,7 @@ using Inputs = std::span<const Tensor* const>;  // nullptr where an optional ope
 struct Rounding {
   double unit = 0x1p-24;
   double product = 0x1p-24;  // relative error of one product's operands (2^-11 for TF32-like modes)
+  double tiny = 0x1p-149;    // what an operation may lose below the normal range: float32's smallest step
   Shape tile = {};           // extents of the transform's output tile: its error is the tile's largest
 };
 

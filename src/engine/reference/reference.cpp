@@ -57,7 +57,7 @@ Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors
       }
       node.op->bound(node, in, out, *rounding);
       for (size_t i = 0; i < out.data.size(); ++i) {
-        if (!std::isfinite(out.data[i])) out.err[i] = 0;
+        out.err[i] = std::isfinite(out.data[i]) ? out.err[i] + rounding->tiny : 0;
       }
     }
     for (const Id operand : node.in) {  // nobody reads it again

@@ -3,9 +3,9 @@
     make bench                        everything, a table and build/bench.json
     python bench/cpu.py --only max --rounds 9 --contenders upweave,onednn
 
-Every contender is a process of its own that is checked against a float64 evaluation first, then asked for one run at
-a time, in turns; before each sample the FMA peak of both cores is measured. Reported are medians over the rounds, and
-the ratio to the peak that was there at that moment. Data is signed and seeded; weights are packed inside our time.
+Every contender is a process of its own that is checked against a float64 evaluation first, then asked for three runs
+at a time, in turns, whose median is a sample; before each sample the FMA peak of both cores is measured. Reported are
+medians over the rounds, and the ratio to the peak that was there at that moment. Data is signed and seeded; weights are packed inside our time.
 """
 import argparse
 import json
@@ -32,10 +32,10 @@ BATCH = {
 class Worker:
     """A contender's process, spoken to in lines."""
 
-    def __init__(self, name, command):
+    def __init__(self, name, command, **variables):
         self.name, self.times, self.peaks = name, [], []
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
+                                        stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
         if self.process.stdout.readline().strip() != "ready":
             raise RuntimeError(self.process.stderr.read().strip().splitlines()[-1])
 
@@ -108,7 +108,8 @@ def measure(args, slug):
                                capture_output=True, text=True, check=True)
     gflop = json.loads(explained.stdout)["cost"]["flops"] / 1e9  # real taps only, of the outputs that are needed
     workers, rows = [], {}
-    peak = Worker("peak", [os.path.join(args.peers, "peak"), "2"])
+    # Its threads must not spin on beside the run that follows.
+    peak = Worker("peak", [os.path.join(args.peers, "peak"), "2"], OMP_WAIT_POLICY="passive")
     for name, (command, output) in contenders(args, slug, batch, folder).items():
         try:
             worker = Worker(name, command)
@@ -127,7 +128,7 @@ def measure(args, slug):
         for worker in workers:
             worker.ask("run 1")  # wakes its threads and its caches
             worker.peaks.append(peak.ask("run 1")[0])
-            worker.times.append(worker.ask("run 1")[0])
+            worker.times.append(statistics.median(worker.ask("run 3")))
     for worker in workers:
         row = rows[worker.name]
         row["ms_per_item"] = statistics.median(worker.times) / batch

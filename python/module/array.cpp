@@ -213,20 +213,6 @@ Array array_of(PyObject* object, const char* name, void* stream) {
   return from_numpy(own(PyObject_CallMethod(numpy(), "asarray", "O", view.get())).get(), name);
 }
 
-const char* name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return "f32";
-    case Dtype::kF16:
-      return "f16";
-    case Dtype::kBF16:
-      return "bf16";
-    case Dtype::kF64:
-      return "f64";
-  }
-  return "?";
-}
-
 std::string name_of(Device device) {
   if (device.host()) return "cpu";
   const std::string id = ":" + std::to_string(device.id);

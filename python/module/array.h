@@ -48,7 +48,6 @@ struct Array {
 // `stream` is the consumer's, for libraries that must be told; null for the default one.
 Array array_of(PyObject* object, const char* name, void* stream = nullptr);
 
-const char* name_of(Dtype dtype);
 std::string name_of(Device device);
 
 }  // namespace upweave::python

@@ -8,6 +8,7 @@
 #include "array.h"
 #include "engine/reference/reference.h"
 #include "graph/graph.h"
+#include "plan/explain.h"
 
 namespace upweave::python {
 namespace {

@@ -8,16 +8,28 @@
 
 namespace upweave {
 
-bool on_device(const void* p) {
+int gpu_of(const void* p) {
   void* library = p ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) : nullptr;
-  if (!library) return false;
+  if (!library) return -1;
   dlclose(library);
   try {
-    return cuda::is_device_pointer(p);
+    return cuda::device_of(p, 0);
   } catch (const Error&) {  // a driver without a GPU
-    return false;
+    return -1;
   }
 }
+
+struct GpuScope::Inner {
+  cuda::ContextScope scope;
+};
+
+GpuScope::GpuScope(int gpu) {
+  if (gpu < 0) return;
+  int current = -1;  // a context of the caller's own making on that GPU stays
+  if (cuda::current_context() && cuda::driver().context_device(&current) == 0 && current == gpu) return;
+  inner_.reset(new Inner{cuda::ContextScope(cuda::primary_context(gpu))});
+}
+GpuScope::~GpuScope() = default;
 
 // The driver tells host from device memory by the address. A copy from the host's ordinary memory has read it
 // when it returns, and a copy to it has written it.

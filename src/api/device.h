@@ -4,9 +4,22 @@
 
 namespace upweave {
 
-// True if `p` is in a GPU's memory. Only looks if the process has opened CUDA: whoever has such a pointer
-// has.
-bool on_device(const void* p);
+// The GPU whose memory `p` is in, or -1. Only looks if the process has opened CUDA: whoever has such a
+// pointer has.
+int gpu_of(const void* p);
+
+// Makes that GPU the calling thread's while it lives; -1 changes nothing.
+class GpuScope {
+ public:
+  explicit GpuScope(int gpu);
+  ~GpuScope();
+  GpuScope(const GpuScope&) = delete;
+  GpuScope& operator=(const GpuScope&) = delete;
+
+ private:
+  struct Inner;
+  std::unique_ptr<Inner> inner_;
+};
 
 // Memory on the device of a program of the CUDA engine.
 class DeviceBuffer {

@@ -184,10 +184,10 @@ Plan compile(const Document& document, const Options& options, std::span<const s
 }  // namespace
 
 Plan plan_of(const Document& document, const Options& options, std::span<const size_t> sizes,
-             std::span<const double> reals) {
+             std::span<const double> reals, int gpu) {
   static PlanCache& cache = *new PlanCache(8);  // never destroyed: a device may be gone before it
   PlanCache::Key key = {reinterpret_cast<uintptr_t>(&document), static_cast<uint64_t>(options.dtype),
-                        static_cast<uint64_t>(options.engine)};
+                        static_cast<uint64_t>(options.engine), static_cast<uint64_t>(gpu)};
   key.insert(key.end(), sizes.begin(), sizes.end());
   for (const double real : reals) key.push_back(std::bit_cast<uint64_t>(real));
   return cache.get(key, [&] { return compile(document, options, sizes, reals); });

@@ -26,8 +26,9 @@ struct Document {
 extern const Document kSumLayernormAvgpoolGelu, kLayernormGeluScaling, kMaxMaxSum,
     kAvgpoolClampSoftmaxMultiply, kBatchnormTanhMaxpoolGroupnorm;
 
-// The compiled plan for these numbers, from the cache if it is there. Throws an Error that names the number.
+// The compiled plan for these numbers, from the cache if it is there; `gpu` is the calling thread's, or -1
+// for plans that run elsewhere. Throws an Error that names the number.
 Plan plan_of(const Document& document, const Options& options, std::span<const size_t> sizes,
-             std::span<const double> reals);
+             std::span<const double> reals, int gpu = -1);
 
 }  // namespace upweave

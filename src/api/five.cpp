@@ -8,16 +8,19 @@
 namespace upweave {
 namespace {
 
-// Tensors in a GPU's memory are computed there.
-Engine engine_of(const Tensors& tensors, const void* output) {
-  const bool there = on_device(output);
+// Tensors in a GPU's memory are computed there: its number, or -1 for the host's.
+int place_of(const Tensors& tensors, const void* output) {
+  const auto memory = [](int gpu) {
+    return gpu < 0 ? std::string("the host's memory") : fmt::format("GPU {}'s memory", gpu);
+  };
+  const int place = gpu_of(output);
   for (const auto& [name, data] : tensors) {
-    if (data && on_device(data) != there) {
-      throw invalid("{} is in {} memory and output in {}; they must be together", name,
-                    there ? "the host's" : "a GPU's", there ? "a GPU's" : "the host's");
+    if (const int other = gpu_of(data); data && other != place) {
+      throw invalid("{} is in {} and output in {}; they must be together", name, memory(other),
+                    memory(place));
     }
   }
-  return there ? Engine::kCuda : Engine::kCpu;
+  return place;
 }
 
 template <class T, size_t tensors, size_t sizes, size_t reals = 0>
@@ -26,8 +29,10 @@ upweave_status call(const Document& document, Dtype dtype, const T* const (&poin
   return guarded([&] {
     Tensors by_name;
     for (size_t i = 0; i < tensors; ++i) by_name[document.tensors[i].name] = pointers[i];
-    const Options options = {.dtype = dtype, .engine = engine_of(by_name, output)};
-    plan_of(document, options, size, real).run(by_name, output);
+    const int gpu = place_of(by_name, output);
+    const GpuScope scope(gpu);
+    const Options options = {.dtype = dtype, .engine = gpu < 0 ? Engine::kCpu : Engine::kCuda};
+    plan_of(document, options, size, real, gpu).run(by_name, output);
   });
 }
 

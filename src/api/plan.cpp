@@ -58,23 +58,28 @@ std::vector<std::string> PlanImpl::describe() const {
 }
 
 // A block of scratch for one run: the caller's, or the plan's spare one, or a new one. Runs on a device may
-// still be under way when run() returns, so there a block never becomes the spare one of another stream.
+// still be under way when run() returns, so there a block is taken and given up in the stream's order.
 class PlanImpl::Scratch {
  public:
-  Scratch(const PlanImpl& plan, void* given, size_t bytes) : plan_(plan), block_(given) {
+  Scratch(const PlanImpl& plan, void* given, size_t bytes, void* stream)
+      : plan_(plan), block_(given), stream_(stream) {
     if (given) return;
     keep_ = plan.options_.engine != Engine::kCuda && plan.workspace_bytes() <= kSpareLimit;
     if (keep_) {
       block_ = plan.spare_.exchange(nullptr);
       bytes = plan.workspace_bytes();  // whoever takes it next may need all of it
     }
-    if (!block_) block_ = plan.allocate(bytes, "a run's workspace");
+    if (!block_) {
+      block_ = plan.with_bytes(bytes, "a run's workspace",
+                               [&] { return plan.program_->allocate_in(bytes, stream); });
+    }
     own_ = block_;
   }
   ~Scratch() {
     if (!own_) return;
     void* nobody = nullptr;
-    if (!keep_ || !plan_.spare_.compare_exchange_strong(nobody, own_)) plan_.program_->release(own_);
+    if (!keep_ || !plan_.spare_.compare_exchange_strong(nobody, own_))
+      plan_.program_->release_in(own_, stream_);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -84,12 +89,14 @@ class PlanImpl::Scratch {
   const PlanImpl& plan_;
   void* block_;
   void* own_ = nullptr;
+  void* stream_;
   bool keep_ = false;
 };
 
-void* PlanImpl::allocate(size_t bytes, const char* what) const {
+template <class F>
+void* PlanImpl::with_bytes(size_t bytes, const char* what, F&& allocate) const {
   try {
-    return program_->allocate(bytes);
+    return allocate();
   } catch (const std::bad_alloc&) {
     throw fail(Status::kMemory, "{} bytes for {} cannot be had", bytes, what);
   }
@@ -158,7 +165,7 @@ void PlanImpl::run(const Tensors& tensors, void* output, void* workspace, void* 
   check_workspace(workspace);
   if (empty()) return;
   for (const auto& [name, data] : tensors) check_apart(name, data, output);
-  const Scratch scratch(*this, workspace, workspace_bytes());
+  const Scratch scratch(*this, workspace, workspace_bytes(), stream);
   program_->pack(ordered(tensors), scratch.data(), stream);
   program_->run(scratch.data(), tensors.at("input"), output, scratch.data() + packed_bytes_, stream);
 }
@@ -176,7 +183,7 @@ void PlanImpl::run(const WeightsImpl& weights, const void* input, void* output, 
   check_workspace(workspace);
   if (empty()) return;
   check_apart("input", input, output);
-  const Scratch scratch(*this, workspace, scratch_bytes_);
+  const Scratch scratch(*this, workspace, scratch_bytes_, stream);
   program_->run(weights.packed(), input, output, scratch.data(), stream);
 }
 
@@ -184,7 +191,8 @@ WeightsImpl::WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& p
     : owner_(std::move(owner)) {
   if (owner_->empty()) return;
   const Program& program = *owner_->program_;
-  packed_ = owner_->allocate(program.packed_bytes(), "the packed weights");
+  packed_ = owner_->with_bytes(program.packed_bytes(), "the packed weights",
+                               [&] { return program.allocate(program.packed_bytes()); });
   try {
     program.pack(owner_->ordered(parameters), packed_, stream);
   } catch (...) {

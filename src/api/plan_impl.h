@@ -34,7 +34,8 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   friend class WeightsImpl;
   class Scratch;
 
-  void* allocate(size_t bytes, const char* what) const;
+  template <class F>
+  void* with_bytes(size_t bytes, const char* what, F&& allocate) const;  // says what there is no memory for
   void check_names(const Tensors& tensors, bool with_input) const;
   void check_tensor(const std::string& name, const void* data) const;
   void check_output(const void* output) const;

@@ -24,6 +24,9 @@ class Program {
   // Engines on a device allocate there; host engines keep the default.
   virtual void* allocate(size_t bytes) const;
   virtual void release(void* p) const;
+  // The same in the order of a stream's work: memory for what is queued behind, given up behind what is.
+  virtual void* allocate_in(size_t bytes, void*) const { return allocate(bytes); }
+  virtual void release_in(void* p, void*) const { release(p); }
 };
 
 // Each throws Error(kUnsupported) with one sentence when it cannot serve the plan or is not available.

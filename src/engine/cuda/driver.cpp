@@ -2,13 +2,18 @@
 
 #include <dlfcn.h>
 
+#include <map>
+#include <mutex>
+
 #include "base/error.h"
 
 namespace upweave::cuda {
 namespace {
 
 // Values of the driver's enumerations.
-constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76, kSharedOptIn = 97;
+constexpr int kInvalidContext = 201, kPoolReleaseThreshold = 4;
+constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76, kSharedOptIn = 97, kClock = 13,
+              kMemoryClock = 36, kBusWidth = 37;
 constexpr int kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDevice = 9, kMemoryTypeDevice = 2;
 
 template <class F>
@@ -32,7 +37,9 @@ Driver open() {
   find(lib, "cuDeviceGetName", d.device_name);
   find(lib, "cuCtxGetCurrent", d.context_current);
   find(lib, "cuCtxGetDevice", d.context_device);
+  find(lib, "cuDeviceGetCount", d.device_count);
   find(lib, "cuDevicePrimaryCtxRetain", d.primary_retain);
+  find(lib, "cuDevicePrimaryCtxGetState", d.primary_state);
   find(lib, "cuCtxSetCurrent", d.context_set);
   find(lib, "cuModuleLoadData", d.module_load);
   find(lib, "cuModuleUnload", d.module_unload);
@@ -43,6 +50,10 @@ Driver open() {
   find(lib, "cuMemcpyAsync", d.copy_async);
   find(lib, "cuMemAlloc_v2", d.alloc);
   find(lib, "cuMemFree_v2", d.free);
+  find(lib, "cuMemPoolCreate", d.pool_create);
+  find(lib, "cuMemPoolSetAttribute", d.pool_set);
+  find(lib, "cuMemAllocFromPoolAsync", d.alloc_async);
+  find(lib, "cuMemFreeAsync", d.free_async);
   find(lib, "cuCtxSynchronize", d.synchronize);
   find(lib, "cuPointerGetAttribute", d.pointer_attribute);
   find(lib, "cuGetErrorString", d.error_text);
@@ -75,26 +86,12 @@ void check(int code, const char* what) {
   throw fail(Status::kDevice, "{} failed with CUDA error {}: {}", what, code, text ? text : "unknown");
 }
 
-Device current_device() {
-  const Driver& d = driver();
+void* primary_context(int ordinal) {
   void* context = nullptr;
-  check(d.context_current(&context), "cuCtxGetCurrent");
-  Device device;
-  if (!context) {
-    int zero = 0;
-    check(d.device_get(&zero, 0), "cuDeviceGet");
-    check(d.primary_retain(&context, zero), "cuDevicePrimaryCtxRetain");
-    check(d.context_set(context), "cuCtxSetCurrent");
-  }
-  check(d.context_device(&device.ordinal), "cuCtxGetDevice");
-  char name[128] = {};
-  check(d.device_name(name, sizeof name - 1, device.ordinal), "cuDeviceGetName");
-  device.name = name;
-  device.major = attribute(device.ordinal, kMajor);
-  device.minor = attribute(device.ordinal, kMinor);
-  device.multiprocessors = attribute(device.ordinal, kMultiprocessors);
-  device.shared_bytes = attribute(device.ordinal, kSharedOptIn);
-  return device;
+  int device = 0;
+  check(driver().device_get(&device, ordinal), "cuDeviceGet");
+  check(driver().primary_retain(&context, device), "cuDevicePrimaryCtxRetain");  // for the process's life
+  return context;
 }
 
 void* current_context() {
@@ -103,20 +100,73 @@ void* current_context() {
   return context;
 }
 
-void enter_context(void* context) {
-  if (!current_context()) check(driver().context_set(context), "cuCtxSetCurrent");
+Device current_device() {
+  const Driver& d = driver();
+  if (!current_context()) check(d.context_set(primary_context(0)), "cuCtxSetCurrent");
+  Device device;
+  check(d.context_device(&device.ordinal), "cuCtxGetDevice");
+  char name[128] = {};
+  check(d.device_name(name, sizeof name - 1, device.ordinal), "cuDeviceGetName");
+  device.name = name;
+  device.major = attribute(device.ordinal, kMajor);
+  device.minor = attribute(device.ordinal, kMinor);
+  device.multiprocessors = attribute(device.ordinal, kMultiprocessors);
+  device.shared_bytes = attribute(device.ordinal, kSharedOptIn);
+  device.clock = attribute(device.ordinal, kClock) * 1e3;  // kHz
+  device.memory_rate =
+      attribute(device.ordinal, kMemoryClock) * 2e3 * attribute(device.ordinal, kBusWidth) / 8;
+  return device;
 }
 
-bool is_device_pointer(const void* p) {
+ContextScope::ContextScope(void* context) noexcept {
+  if (driver().context_current(&before_) != 0 || before_ == context) return;
+  changed_ = driver().context_set(context) == 0;
+}
+
+ContextScope::~ContextScope() {
+  if (changed_) driver().context_set(before_);
+}
+
+void* memory_pool(int ordinal) {
+  struct Properties {  // CUmemPoolProps
+    int type = 1, handles = 0;
+    int location = 1, id;
+    void* security = nullptr;
+    size_t most = 0;
+    unsigned char reserved[56] = {};
+  } properties{.id = ordinal};
+  static std::mutex mutex;
+  static auto& pools = *new std::map<int, void*>();  // a device may be gone before static objects are
+  const std::lock_guard lock(mutex);
+  void*& pool = pools[ordinal];
+  if (!pool) {
+    check(driver().pool_create(&pool, &properties), "cuMemPoolCreate");
+    uint64_t kept = uint64_t{256} << 20;  // the scratch of the documents' five; more goes back to the system
+    check(driver().pool_set(pool, kPoolReleaseThreshold, &kept), "cuMemPoolSetAttribute");
+  }
+  return pool;
+}
+
+int device_of(const void* p, int managed) {
   const Driver& d = driver();
   const auto address = reinterpret_cast<DevicePtr>(p);
-  unsigned type = 0, managed = 0;
-  int owner = -1, current = -1;
-  if (d.pointer_attribute(&type, kPointerMemoryType, address) != 0) return false;
-  if (d.pointer_attribute(&managed, kPointerIsManaged, address) == 0 && managed) return true;
-  if (type != kMemoryTypeDevice) return false;
-  return d.pointer_attribute(&owner, kPointerDevice, address) == 0 && d.context_device(&current) == 0 &&
-         owner == current;
+  unsigned type = 0, moves = 0;
+  int owner = -1;
+  const int code = d.pointer_attribute(&type, kPointerMemoryType, address);
+  if (code == kInvalidContext) {  // a thread that has used no GPU yet: ask in a context of another
+    int devices = 0, device = 0, active = 0;
+    unsigned flags = 0;
+    if (current_context() || d.device_count(&devices) != 0) return -1;
+    for (int i = 0; i < devices; ++i) {
+      if (d.device_get(&device, i) != 0 || d.primary_state(device, &flags, &active) != 0 || !active) continue;
+      const ContextScope scope(primary_context(i));
+      return device_of(p, managed);
+    }
+  }
+  if (code != 0) return -1;
+  if (d.pointer_attribute(&moves, kPointerIsManaged, address) == 0 && moves) return managed;
+  if (type != kMemoryTypeDevice || d.pointer_attribute(&owner, kPointerDevice, address) != 0) return -1;
+  return owner;
 }
 
 }  // namespace upweave::cuda

@@ -19,7 +19,9 @@ struct Driver {
   int (*device_name)(char*, int, int);
   int (*context_current)(void**);
   int (*context_device)(int*);
+  int (*device_count)(int*);
   int (*primary_retain)(void**, int);
+  int (*primary_state)(int, unsigned*, int*);
   int (*context_set)(void*);
   int (*module_load)(Module*, const void*);
   int (*module_unload)(Module);
@@ -31,6 +33,10 @@ struct Driver {
   int (*copy_async)(DevicePtr, DevicePtr, size_t, Stream);
   int (*alloc)(DevicePtr*, size_t);
   int (*free)(DevicePtr);
+  int (*pool_create)(void**, const void*);
+  int (*pool_set)(void*, int, void*);
+  int (*alloc_async)(DevicePtr*, size_t, void*, Stream);
+  int (*free_async)(DevicePtr, Stream);
   int (*synchronize)();
   int (*pointer_attribute)(void*, int, DevicePtr);
   int (*error_text)(int, const char**);
@@ -46,14 +52,34 @@ struct Device {
   std::string name;
   int major = 0, minor = 0;
   int multiprocessors = 0;
-  int shared_bytes = 0;  // the most that one block can have
+  int shared_bytes = 0;               // the most that one block can have
+  double clock = 0, memory_rate = 0;  // a second: cycles of a multiprocessor, bytes by the memory's clock
 };
 // The device of the calling thread's context; without one, the primary context of device 0 becomes current.
 Device current_device();
-// The context that current_device() found or made, for threads that have none: makes it current there.
-void enter_context(void* context);
 void* current_context();
-// True if `p` lies in memory of the current device (or managed memory).
-bool is_device_pointer(const void* p);
+
+// Makes a context current for the calling thread while it lives, unless it is already. Where that fails, what
+// is called next says so.
+class ContextScope {
+ public:
+  explicit ContextScope(void* context) noexcept;
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  void* before_ = nullptr;
+  bool changed_ = false;
+};
+// The context that the process uses on a device if it says nothing else.
+void* primary_context(int ordinal);
+
+// Memory that is taken and given up in a stream's order: the device's, kept between runs up to a limit.
+void* memory_pool(int ordinal);
+
+// The device whose memory `p` lies in, or -1: the host's, or nobody's. Memory that the driver moves by itself
+// is in every device's: then it is `managed`.
+int device_of(const void* p, int managed);
 
 }  // namespace upweave::cuda

@@ -388,6 +388,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   emit("conv", tiles.resident, body(false), count, static_cast<unsigned>(tiles.shared_bytes()));
   emit("conv_fma", 1, body(true), std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count),
        threads / 32 * static_cast<unsigned>(tiles.n) * 12);
+  note_conv_work(l, fusion, tiles);
   combine_reductions(l, fusion, tiles);
   for (const Id id : fusion.nodes) done[id] = true;
   std::vector<std::string> names;

@@ -293,6 +293,7 @@ Id lower_norm(Lowering& l, Id id) {
                        number(norm_eps(normalize)), l.source.type(norm), l.source.address(norm), dims(in), y,
                        per_channel),
            node.shape[1], static_cast<unsigned>(threads));
+  note_work(l, norm);
   return norm;
 }
 
@@ -313,6 +314,7 @@ void lower_alone(Lowering& l, Id id, bool packing) {
              fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id),
                          dims(node.shape), l.source.address(id), l.source.compute(id)),
              blocks, kBlock, packing);
+    if (!packing) note_work(l, id);
     return;
   }
   if (packing)
@@ -339,6 +341,7 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   } else {
     throw fail(Status::kUnsupported, "the CUDA engine has no kernel for {}", node.op->name);
   }
+  note_work(l, id);
 }
 
 }  // namespace upweave::cuda

@@ -26,6 +26,8 @@ struct Launch {
   unsigned grid[2] = {1, 1};
   unsigned block = 256;
   unsigned shared = 0;
+  // What it must do, for explain: operations on tensor cores, others, and bytes to and from memory.
+  double products = 0, operations = 0, bytes = 0;
 };
 
 struct Lowered {
@@ -77,6 +79,12 @@ struct Lowering {
   void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
               bool packing = false);
 };
+
+// Writes down what the kernels of the convolution lowered last must do, and what the last kernel must that
+// computes `id` by itself.
+struct Fusion;
+void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t);
+void note_work(Lowering& l, Id id);
 
 // Computes node `id` by a kernel of its own and stores it.
 void lower_alone(Lowering& l, Id id, bool packing = false);

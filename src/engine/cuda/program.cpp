@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/watch.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/nvrtc.h"
@@ -15,6 +16,7 @@ namespace {
 
 using namespace cuda;
 
+constexpr int kOutOfMemory = 2;
 constexpr int kMaxDynamicShared = 8, kRegisters = 4, kLocalBytes = 3;  // CU_FUNC_ATTRIBUTE_...
 
 Chip chip_of(const Device& device) {
@@ -53,14 +55,17 @@ class CudaProgram final : public Program {
       throw;
     }
   }
-  ~CudaProgram() override { driver().module_unload(module_); }
+  ~CudaProgram() override {
+    const ContextScope scope(context_);
+    driver().module_unload(module_);
+  }
 
   size_t packed_bytes() const override { return packed_bytes_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
   std::vector<std::string> describe() const override { return notes_; }
 
   void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const override {
-    enter_context(context_);
+    const ContextScope scope(context_);
     need_device(packed, "the packed weights");
     for (const Lowered::Copy& copy : copies_) {
       // The driver tells host from device memory by the address.
@@ -73,7 +78,7 @@ class CudaProgram final : public Program {
 
   void run(const void* packed, const void* input, void* output, void* workspace,
            void* stream) const override {
-    enter_context(context_);
+    const ContextScope scope(context_);
     need_device(packed, "the packed weights");
     need_device(input, "input");
     need_device(output, "output");
@@ -82,12 +87,22 @@ class CudaProgram final : public Program {
   }
 
   void* allocate(size_t bytes) const override {
-    DevicePtr p = 0;
-    enter_context(context_);
-    if (driver().alloc(&p, bytes ? bytes : 256) != 0) throw std::bad_alloc();
-    return reinterpret_cast<void*>(p);
+    const ContextScope scope(context_);
+    return taken(bytes, [](DevicePtr* p, size_t n) { return driver().alloc(p, n); });
   }
-  void release(void* p) const override { driver().free(address(p)); }
+  void release(void* p) const override {  // waits for work that may use it
+    const ContextScope scope(context_);
+    driver().free(address(p));
+  }
+  void* allocate_in(size_t bytes, void* stream) const override {
+    const ContextScope scope(context_);
+    void* pool = memory_pool(device_.ordinal);
+    return taken(bytes, [&](DevicePtr* p, size_t n) { return driver().alloc_async(p, n, pool, stream); });
+  }
+  void release_in(void* p, void* stream) const override {
+    const ContextScope scope(context_);
+    driver().free_async(address(p), stream);
+  }
 
  private:
   struct Step {
@@ -97,9 +112,20 @@ class CudaProgram final : public Program {
 
   static DevicePtr address(const void* p) { return reinterpret_cast<DevicePtr>(p); }
 
-  static void need_device(const void* p, const char* what) {
-    if (!is_device_pointer(p))
-      throw invalid("{} is at {}, which is not in the current GPU's memory", what, p);
+  template <class F>
+  static void* taken(size_t bytes, F&& allocate) {
+    DevicePtr p = 0;
+    const int code = allocate(&p, bytes ? bytes : 256);
+    if (code == kOutOfMemory) throw std::bad_alloc();
+    check(code, "allocating on the GPU");
+    return reinterpret_cast<void*>(p);
+  }
+
+  void need_device(const void* p, const char* what) const {
+    if (device_of(p, device_.ordinal) != device_.ordinal) {
+      throw invalid("{} is at {}, which is not in the memory of the plan's GPU ({}, device {})", what, p,
+                    device_.name, device_.ordinal);
+    }
   }
 
   std::vector<Step> resolve(const std::vector<Launch>& launches) {
@@ -135,6 +161,7 @@ class CudaProgram final : public Program {
       check(driver().launch(step.function, step.launch.grid[0], step.launch.grid[1], 1, step.launch.block, 1,
                             1, step.launch.shared, stream, parameters, nullptr),
             step.launch.kernel.c_str());
+      throw_if_interrupted();
     }
   }
 

@@ -1,13 +1,17 @@
 """The CPU benchmark: the five pipelines, Upweave beside PyTorch and oneDNN, in one run.
 
     make bench                        everything, a table and build/bench.json
-    python bench/cpu.py --only max --rounds 9 --contenders upweave,onednn
+    bench/run --full                  at the documents' own sizes (batches of 32, 32, 16, 32 and 512)
+    bench/run --only max --rounds 9 --contenders upweave,onednn
 
 Every contender is a process of its own that is checked against a float64 evaluation first, then asked for three runs
-at a time, in turns, whose median is a sample; before each sample the FMA peak of both cores is measured. Reported are
-medians over the rounds, and the ratio to the peak that was there at that moment. Data is signed and seeded; weights are packed inside our time.
+at a time (at full size, one), in turns, whose median is a sample; before each sample the FMA peak of both cores is
+measured. Reported are medians over the rounds, and the ratio to the peak that was there at that moment. Data is signed
+and seeded; weights are packed inside our time. "first call" is what is done once, before the first run: for us
+planning and packing, for PyTorch its first run (with torch.compile, the compilation).
 """
 import argparse
+import importlib.metadata
 import json
 import os
 import platform
@@ -18,16 +22,8 @@ import time
 
 import numpy as np
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "peers"))
+import cpu_cases
 
-BATCH = {
-    "conv-transpose3d-sum-layernorm-avgpool-gelu": 2,
-    "conv-transpose3d-layernorm-gelu-scaling": 2,
-    "conv-transpose3d-max-max-sum": 1,
-    "conv-transpose3d-avgpool-clamp-softmax-multiply": 2,
-    "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm": 16,
-}
 
 class Worker:
     """A contender's process, spoken to in lines."""
@@ -37,7 +33,8 @@ class Worker:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
         if self.process.stdout.readline().strip() != "ready":
-            raise RuntimeError(self.process.stderr.read().strip().splitlines()[-1])
+            said = self.process.stderr.read().strip().splitlines()
+            raise RuntimeError(said[-1] if said else "ended without a word")
 
     def ask(self, line):
         self.process.stdin.write(line + "\n")
@@ -50,134 +47,152 @@ class Worker:
         return self.process.stderr.read().strip()
 
 
-def make_case(slug, batch, folder, seed):
-    """Signed tensors, small enough that the clamp does not saturate, and the float64 answer."""
-    import torch
-    import torch_peer
-    torch.set_grad_enabled(False)
-    rng = np.random.default_rng(seed)
-    os.makedirs(f"{folder}/bf16", exist_ok=True)
-    for name, shape in torch_peer.SHAPES[slug].items():
-        shape = tuple(extent or batch for extent in shape)
-        data = (rng.random(shape, dtype=np.float32) - 0.5) * (0.3 if name == "kernel" else 1.0)
-        bits = data.view(np.uint32) & 0xFFFF0000  # exact in bfloat16 too, so one answer serves both element types
-        bits.tofile(f"{folder}/{name}.bin")
-        (bits >> 16).astype(np.uint16).tofile(f"{folder}/bf16/{name}.bin")
-    tensors = [t.double() for t in torch_peer.load(slug, folder, batch)]
-    return torch_peer.FORMS[slug][0](*tensors).contiguous().numpy()
+def available_bytes():
+    with open("/proc/meminfo") as info:
+        return next(int(line.split()[1]) * 1024 for line in info if line.startswith("MemAvailable"))
 
 
-def read_output(path):
-    """The elements, and how far they may be off in all: a contender's own arithmetic, and one rounding to bfloat16."""
-    if "bf16" in os.path.basename(path):
-        return (np.fromfile(path, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32), 2.0**-8
-    return np.fromfile(path, dtype=np.float32), 1e-4
+def affordable(wanted, free):
+    """Those of the contenders that fit into memory together: each keeps its tensors, one runs at a time."""
+    kept, largest, chosen = 0, 0, {}
+    for name, contender in wanted.items():
+        _, _, keeps, more = contender
+        if kept + keeps + max(largest, more) > free:
+            print(f"  {name}: left out, {(kept + keeps + max(largest, more)) / 2**30:.1f} GiB would be needed and "
+                  f"{free / 2**30:.1f} are free", file=sys.stderr)
+            continue
+        kept, largest = kept + keeps, max(largest, more)
+        chosen[name] = contender
+    return chosen
 
 
-def explain_input(slug, batch):
-    import torch_peer
-    return "x".join(str(extent or batch) for extent in torch_peer.SHAPES[slug]["input"])
+def start(name, contender, folder, batch, samples, answer):
+    """The contender's process and its first figures, or None if its answer is wrong or it cannot run here."""
+    command, output, _, _ = contender
+    try:
+        worker = Worker(name, command)
+    except (RuntimeError, OSError) as error:
+        print(f"  {name}: {error}", file=sys.stderr)
+        return None
+    error, allowed = cpu_cases.error(f"{folder}/{output}", batch, samples, answer)
+    if not error < allowed:
+        print(f"  {name}: wrong answer, off by {error:.2e} of the largest value; not timed", file=sys.stderr)
+        worker.close()
+        return None
+    worker.row = {"error": error}
+    once = worker.ask("first")
+    if once:
+        worker.row["first_call_ms"] = sum(once)
+        if len(once) == 2:
+            worker.row["plan_ms"], worker.row["pack_ms"] = once
+    return worker
 
 
-def contenders(args, slug, batch, folder):
-    peers = args.peers
-    torch = [sys.executable, os.path.join(HERE, "peers", "torch_peer.py"), slug, folder, str(batch)]
-    ours = [os.path.join(peers, "upweave"), slug, folder, str(batch), "f32"]
-    all_of_them = {
-        "upweave": (ours + ["auto", "2"], "upweave-f32-auto.bin"),
-        "upweave direct": (ours + ["direct", "2"], "upweave-f32-direct.bin"),
-        "upweave 1 thread": (ours + ["auto", "1"], "upweave-f32-auto.bin"),
-        "upweave bf16": (ours[:2] + [f"{folder}/bf16", str(batch), "bf16", "auto", "2"], "bf16/upweave-bf16-auto.bin"),
-        "onednn": ([os.path.join(peers, "onednn"), slug, folder, str(batch)], "onednn.bin"),
-        "torch eager": (torch + ["eager", "contiguous", "f32"], "torch-eager-contiguous-f32.bin"),
-        "torch compile": (torch + ["compile", "contiguous", "f32"], "torch-compile-contiguous-f32.bin"),
-        "torch eager cl": (torch + ["eager", "channels_last", "f32"], "torch-eager-channels_last-f32.bin"),
-        "torch compile cl": (torch + ["compile", "channels_last", "f32"], "torch-compile-channels_last-f32.bin"),
-    }
-    if not args.contenders:
-        return all_of_them
-    return {name: value for name, value in all_of_them.items() if name in args.contenders.split(",")}
+def explain(args, slug, batch):
+    shape = "x".join(map(str, cpu_cases.input_shape(slug, batch)))
+    explained = subprocess.run([args.upweave, "explain", slug, "--json", "--input", shape],
+                               capture_output=True, text=True, check=True)
+    return json.loads(explained.stdout)
 
 
 def measure(args, slug):
-    batch = args.batch or BATCH[slug]
+    batch = args.batch or cpu_cases.BATCH[slug][args.full]
     folder = os.path.join(args.folder, slug)
-    os.makedirs(folder, exist_ok=True)
-    truth = make_case(slug, batch, folder, args.seed)
-    explained = subprocess.run([args.upweave, "explain", slug, "--json", "--input", explain_input(slug, batch)],
-                               capture_output=True, text=True, check=True)
-    gflop = json.loads(explained.stdout)["cost"]["flops"] / 1e9  # real taps only, of the outputs that are needed
-    workers, rows = [], {}
+    cpu_cases.write_tensors(slug, batch, folder, args.seed)
+    samples, answer = cpu_cases.truth(slug, batch, folder)
+    plan = explain(args, slug, batch)
+    gflop = plan["cost"]["flops"] / 1e9  # real taps only, of the outputs that are needed
+    wanted = cpu_cases.contenders(args.peers, slug, batch, folder)
+    if args.contenders:
+        wanted = {name: wanted[name] for name in args.contenders.split(",")}
     # Its threads must not spin on beside the run that follows.
     peak = Worker("peak", [os.path.join(args.peers, "peak"), "2"], OMP_WAIT_POLICY="passive")
-    for name, (command, output) in contenders(args, slug, batch, folder).items():
-        try:
-            worker = Worker(name, command)
-        except (RuntimeError, OSError) as error:
-            print(f"  {name}: {error}", file=sys.stderr)
-            continue
-        got, allowed = read_output(f"{folder}/{output}")
-        error = float(np.abs(got.reshape(truth.shape) - truth).max() / np.abs(truth).max())
-        if not error < allowed:
-            print(f"  {name}: wrong answer, off by {error:.2e} of the largest value; not timed", file=sys.stderr)
-            worker.close()
-            continue
-        rows[name] = {"error": error}
-        workers.append(worker)
+    workers = [start(name, contender, folder, batch, samples, answer)
+               for name, contender in affordable(wanted, 0.9 * available_bytes()).items()]
+    workers = [worker for worker in workers if worker]
     for _ in range(args.rounds):
         for worker in workers:
-            worker.ask("run 1")  # wakes its threads and its caches
+            if not args.full:
+                worker.ask("run 1")  # wakes its threads and its caches
             worker.peaks.append(peak.ask("run 1")[0])
-            worker.times.append(statistics.median(worker.ask("run 3")))
+            worker.times.append(statistics.median(worker.ask("run 1" if args.full else "run 3")))
+    rows = {}
     for worker in workers:
-        row = rows[worker.name]
+        row = rows[worker.name] = worker.row
         row["ms_per_item"] = statistics.median(worker.times) / batch
         threads = 1 if worker.name.endswith("1 thread") else 2
         floors = [gflop / (p * threads / 2) * 1e3 / t for p, t in zip(worker.peaks, worker.times)]
         row["of_fma_peak"] = statistics.median(floors)
         row["fma_gflops"] = statistics.median(worker.peaks)
+        row["samples_ms"], row["samples_fma_gflops"] = worker.times, worker.peaks
         row["peak_rss_mb"] = worker.ask("memory")[0]
         row["note"] = worker.close()
     peak.close()
-    return rows
+    return {"batch": batch, "gflop": gflop, "algorithm": [note for p in plan.get("passes", []) for note in p.get("notes", [])],
+            "contenders": rows}
 
 
-def show(slug, rows):
-    print(f"\n{slug}, batch {BATCH[slug]}")
-    print(f"  {'':<18} {'ms/item':>9} {'of FMA peak':>12} {'error':>9} {'peak MB':>8}   vs upweave")
-    ours = rows.get("upweave", {}).get("ms_per_item")
+def base_of(name):
+    return "upweave bf16" if name.endswith("bf16") else "upweave"
+
+
+def show(slug, result):
+    rows = result["contenders"]
+    print(f"\n{slug}, batch {result['batch']}")
+    print(f"  {'':<18} {'ms/item':>9} {'of FMA peak':>12} {'GFLOP/s peak':>13} {'error':>9} {'peak MB':>8} {'first call':>11}"
+          "   vs upweave of its type")
     for name, row in rows.items():
+        ours = rows.get(base_of(name), {}).get("ms_per_item")
         ratio = f"{row['ms_per_item'] / ours:8.2f}x" if ours else ""
-        print(f"  {name:<18} {row['ms_per_item']:9.3f} {row['of_fma_peak']:12.2f} {row['error']:9.1e} "
-              f"{row['peak_rss_mb']:8.0f} {ratio}")
+        first = f"{row['first_call_ms']:8.1f} ms" if "first_call_ms" in row else ""
+        print(f"  {name:<18} {row['ms_per_item']:9.3f} {row['of_fma_peak']:12.2f} {row['fma_gflops']:13.0f} "
+              f"{row['error']:9.1e} {row['peak_rss_mb']:8.0f} {first:>11} {ratio}")
 
 
 def geometric_mean(values):
-    return float(np.exp(np.mean(np.log(values)))) if values else float("nan")
+    return float(np.exp(np.mean(np.log(values))))
 
 
 def summary(results):
-    def ratios(pick):
-        out = []
-        for rows in results.values():
+    """How much faster we are than the best of each kind of contender, pipeline by pipeline."""
+    def ratios(ours, pick):
+        for result in results.values():
+            rows = result["contenders"]
             theirs = [row["ms_per_item"] for name, row in rows.items() if pick(name)]
-            if theirs and "upweave" in rows:
-                out.append(min(theirs) / rows["upweave"]["ms_per_item"])
-        return out
+            if theirs and ours in rows:
+                yield min(theirs) / rows[ours]["ms_per_item"]
     print()
-    for label, pick in (("oneDNN tile by tile", lambda n: n == "onednn"), ("PyTorch's best", lambda n: n.startswith("torch")),
-                        ("our direct method", lambda n: n == "upweave direct"), ("one thread", lambda n: n == "upweave 1 thread")):
-        values = ratios(pick)
+    kinds = (("oneDNN tile by tile", "upweave", lambda n: n == "onednn"),
+             ("oneDNN tile by tile, direct method", "upweave direct", lambda n: n == "onednn"),
+             ("oneDNN tile by tile, bf16", "upweave bf16", lambda n: n == "onednn bf16"),
+             ("PyTorch's best", "upweave", lambda n: n.startswith("torch")),
+             ("our direct method", "upweave", lambda n: n == "upweave direct"),
+             ("one thread", "upweave", lambda n: n == "upweave 1 thread"))
+    means = {}
+    for label, ours, pick in kinds:
+        values = list(ratios(ours, pick))
         if values:
-            print(f"faster than {label}: {geometric_mean(values):.2f}x (geometric mean; {', '.join(f'{v:.2f}' for v in values)})")
+            means[label] = geometric_mean(values)
+            print(f"faster than {label}: {means[label]:.2f}x (geometric mean; {', '.join(f'{v:.2f}' for v in values)})")
+    return means
 
 
-def machine():
+def machine(args):
     import torch
     with open("/proc/cpuinfo") as info:
-        model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "?")
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "torch": torch.__version__,
-            "onednn": "3.2", "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+        facts = dict(line.split(":", 1) for line in info.read().split("\n\n")[0].splitlines() if ":" in line)
+    facts = {key.strip(): value.strip() for key, value in facts.items()}
+
+    def said(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        onednn = "3.2 (onednn-cpu-gomp " + importlib.metadata.version("onednn-cpu-gomp") + ")"
+    except importlib.metadata.PackageNotFoundError:
+        onednn = "3.2"
+    return {"cpu": facts.get("model name", "?"), "cores": os.cpu_count(),
+            "bf16 dot products": "avx512_bf16" in facts.get("flags", ""), "kernel": platform.release(),
+            "upweave": said(args.upweave, "--version").split()[-1], "torch": torch.__version__, "onednn": onednn,
+            "g++": said("g++", "-dumpfullversion"), "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
 
 
 def main():
@@ -187,21 +202,23 @@ def main():
     parser.add_argument("--folder", default="build/bench-data", help="where tensors are kept")
     parser.add_argument("--only", default="", help="pipelines whose slug has this in it")
     parser.add_argument("--contenders", default="", help="comma-separated; all of them by default")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--full", action="store_true", help="the documents' batches: 32, 32, 16, 32, 512")
+    parser.add_argument("--rounds", type=int, default=0, help="11 by default, at full size 3")
     parser.add_argument("--batch", type=int, default=0, help="instead of 2, 2, 1, 2, 16")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", default="build/bench.json")
+    parser.add_argument("--json", default="", help="build/bench.json by default, at full size build/bench-full.json")
     args = parser.parse_args()
-    facts = machine()
+    args.rounds = args.rounds or (3 if args.full else 11)
+    facts = machine(args)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     results = {}
-    for slug in BATCH:
+    for slug in cpu_cases.BATCH:
         if args.only in slug:
             results[slug] = measure(args, slug)
             show(slug, results[slug])
-    summary(results)
-    with open(args.json, "w") as out:
-        json.dump({"machine": facts, "results": results}, out, indent=2)
+    means = summary(results)
+    with open(args.json or ("build/bench-full.json" if args.full else "build/bench.json"), "w") as out:
+        json.dump({"machine": facts, "rounds": args.rounds, "results": results, "faster_than": means}, out, indent=2)
 
 
 if __name__ == "__main__":

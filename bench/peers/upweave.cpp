@@ -34,29 +34,31 @@ int main(int argc, char** argv) try {
   options.algorithm = algorithm == "direct" ? upweave::Algorithm::kDirect : upweave::Algorithm::kAuto;
   options.threads = std::atoi(argv[6]);
 
+  const double start = peers::now_ms();
+  const upweave::Pipeline pipeline = upweave::Pipeline::named(slug);
   upweave::Shapes shapes;
   for (const auto& entry : upweave::catalog()) {
     if (entry.slug == slug) shapes = entry.shapes;
   }
   shapes.at("input")[0] = std::atoi(argv[3]);
+  const upweave::Plan plan = pipeline.compile(shapes, options);
+  const double planned = peers::now_ms();
+
   std::map<std::string, std::vector<char>> data;
   upweave::Tensors tensors;
-  const upweave::Pipeline pipeline = upweave::Pipeline::named(slug);
   for (const std::string& name : pipeline.parameters()) data[name] = load(folder + "/" + name + ".bin");
-  data["input"] = load(folder + "/input.bin");
   for (const auto& [name, bytes] : data) tensors[name] = bytes.data();
+  const double loaded = peers::now_ms();
+  const upweave::Weights weights = plan.pack(tensors);
+  const double packed = peers::now_ms();
 
-  const double start = peers::now_ms();
-  const upweave::Plan plan = pipeline.compile(shapes, options);
+  data["input"] = load(folder + "/input.bin");
+  tensors["input"] = data["input"].data();
   size_t elements = 1;
   for (const int64_t extent : plan.output_shape()) elements *= static_cast<size_t>(extent);
   const size_t bytes = elements * (dtype == "f32" ? 4 : 2);
   void* output = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(output, 0x7f, bytes);
-  upweave::Tensors parameters = tensors;
-  parameters.erase("input");
-  const upweave::Weights weights = plan.pack(parameters);
-  std::fprintf(stderr, "plan and pack: %.1f ms\n", peers::now_ms() - start);
   void* workspace = std::aligned_alloc(64, (plan.workspace_bytes() + 63) / 64 * 64 + 64);
   const bool once = std::getenv("PACK") && std::string(std::getenv("PACK")) == "once";
   auto run = [&] {
@@ -68,7 +70,7 @@ int main(int argc, char** argv) try {
   run();
   std::ofstream(folder + "/upweave-" + dtype + "-" + algorithm + ".bin", std::ios::binary)
       .write(static_cast<char*>(output), bytes);
-  peers::serve(run);
+  peers::serve(run, {planned - start, packed - loaded});
 } catch (const upweave::Error& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 2;

@@ -3,6 +3,7 @@
 // checking, then runs when told to. bench/cpu.py talks to it in lines:
 //   -> run N      <- N times in milliseconds, one line
 //   -> memory     <- peak resident set in MB
+//   -> first      <- milliseconds of each thing that was done once, before the first run
 // Contenders are processes of their own so that no thread pool spins beside another one's work.
 #include <chrono>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <iostream>
 #include <string>
+#include <vector>
 
 namespace peers {
 
@@ -27,7 +29,7 @@ inline double peak_resident_mb() {
   return 0;
 }
 
-inline void serve(const std::function<void()>& run) {
+inline void serve(const std::function<void()>& run, const std::vector<double>& first = {}) {
   std::printf("ready\n");
   std::fflush(stdout);
   std::string word;
@@ -42,6 +44,9 @@ inline void serve(const std::function<void()>& run) {
       }
     } else if (word == "memory") {
       std::printf("%.1f\n", peak_resident_mb());
+    } else if (word == "first") {
+      for (const double ms : first) std::printf("%.3f ", ms);
+      std::printf("\n");
     }
     std::fflush(stdout);
   }

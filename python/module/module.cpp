@@ -3,9 +3,11 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "api/plan_impl.h"
 #include "array.h"
+#include "base/watch.h"
 #include "engine/reference/reference.h"
 #include "graph/graph.h"
 #include "plan/explain.h"
@@ -21,6 +23,7 @@ struct WeightsObject {
   Device* device;
 };
 PyTypeObject* weights_type = nullptr;
+unsigned long main_thread = 0;  // the one that runs signal handlers
 
 PyObject* exception_of(Status status) {
   switch (status) {
@@ -41,6 +44,7 @@ PyObject* guarded(F&& f) noexcept {
   try {
     return f();
   } catch (const PythonError&) {
+  } catch (const Interrupted&) {  // by a signal handler's exception, which is set
   } catch (const Error& e) {
     PyErr_SetString(exception_of(e.status()), e.what());
   } catch (const std::bad_alloc&) {
@@ -51,16 +55,28 @@ PyObject* guarded(F&& f) noexcept {
   return nullptr;
 }
 
-// Other threads of Python run while this is alive.
+// Other threads of Python run while this is alive. In the main thread signal handlers do too, now and then,
+// and an exception of theirs (Ctrl-C's KeyboardInterrupt) ends the work.
 class Unlocked {
  public:
-  Unlocked() : state_(PyEval_SaveThread()) {}
+  Unlocked() : state_(PyEval_SaveThread()) {
+    if (PyThread_get_thread_ident() == main_thread) watch_.emplace(&Unlocked::handle_signals, this);
+  }
   ~Unlocked() { PyEval_RestoreThread(state_); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
  private:
+  static bool handle_signals(void* self) {
+    PyThreadState*& state = static_cast<Unlocked*>(self)->state_;
+    PyEval_RestoreThread(state);
+    const bool raised = PyErr_CheckSignals() != 0;
+    state = PyEval_SaveThread();
+    return raised;
+  }
+
   PyThreadState* state_;
+  std::optional<Watch> watch_;
 };
 
 std::string text_of(PyObject* object) {
@@ -469,6 +485,11 @@ PyMODINIT_FUNC PyInit__core() {
   using namespace upweave::python;
   return guarded([]() -> PyObject* {
     Object module = own(PyModule_Create(&definition));
+    const Object threading = own(PyImport_ImportModule("threading"));
+    const Object main = own(PyObject_CallMethod(threading.get(), "main_thread", nullptr));
+    const Object ident = own(PyObject_GetAttrString(main.get(), "ident"));
+    main_thread = PyLong_AsUnsignedLong(ident.get());
+    if (PyErr_Occurred()) return nullptr;
     weights_type = reinterpret_cast<PyTypeObject*>(own(PyType_FromSpec(&weights_spec)).release());
     const Object plan = own(PyType_FromSpec(&plan_spec));
     if (PyModule_AddObjectRef(module.get(), "Plan", plan.get()) != 0 ||

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/watch.h"
 #include "engine/cpu/schedule.h"
 #include "engine/engine.h"
 #include "engine/reference/reference.h"
@@ -63,8 +64,10 @@ class CpuProgram final : public Program {
   void run(const void* packed, const void* input, void* output, void* workspace, void*) const override {
     const Bases bases{static_cast<const char*>(input), static_cast<char*>(output),
                       static_cast<char*>(workspace), static_cast<const char*>(packed)};
-    for (const auto& launch : schedule_.launches)
+    for (const auto& launch : schedule_.launches) {
       launch->run(bases, bases.workspace + values_bytes(), threads_);
+      throw_if_interrupted();
+    }
   }
 
   std::vector<std::string> describe() const override {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/watch.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/tile_finish.h"
 #include "engine/cpu/tile_grid.h"
@@ -61,15 +62,17 @@ class TileLaunch final : public Launch {
     double* partials = reinterpret_cast<double*>(scratch);
     char* laid = scratch + partial_bytes();
     char* own = laid + laid_bytes(threads);
+    Watch* watch = Watch::here();
 #pragma omp parallel num_threads(threads)
     {
       char* mine = own + omp_get_thread_num() * thread_bytes_;
       const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
       if (p_.conv) {
-        sweep_conv(bases, partials, laid, mine, threads, me, team);
+        sweep_conv(bases, partials, laid, mine, threads, me, team, watch);
       } else {
         const int64_t tiles = p_.dims.n * grid_.per_sample;
-        for (int64_t t = tiles * me / team; t < tiles * (me + 1) / team; ++t)
+        const int64_t end = tiles * (me + 1) / team;
+        for (int64_t t = tiles * me / team; t < end && !interrupted(watch); ++t)
           run_tile(bases, grid_.tile(t), partials, mine);
       }
       flush_stream();
@@ -155,7 +158,7 @@ class TileLaunch final : public Launch {
   }
 
   void sweep_conv(const Bases& bases, double* partials, char* laid, char* mine, int threads, int64_t me,
-                  int64_t team) const {
+                  int64_t team, Watch* watch) const {
     const Wave w = wave(threads);
     const int64_t rows_all = grid_.count[outer_axis()], tiles_a_row = grid_.per_sample / rows_all;
     const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
@@ -167,13 +170,15 @@ class TileLaunch final : public Launch {
         const Box input = rows_input(r, rows);
         const int64_t row_bytes = input.extent[2] * p_.conv->kernel->channels_in() * element;
         const int64_t lines = input.extent[0] * input.extent[1];
-        for (int64_t i = samples * lines * me / team; i < samples * lines * (me + 1) / team; ++i) {
+        const bool lays = !interrupted(watch);  // all threads still meet at the barriers
+        for (int64_t i = samples * lines * me / team; lays && i < samples * lines * (me + 1) / team; ++i) {
           lay_row(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], i % input.extent[1],
                   laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
         }
 #pragma omp barrier
         const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;
-        for (int64_t i = tiles * me / team; i < tiles * (me + 1) / team; ++i) {
+        const int64_t end = tiles * (me + 1) / team;
+        for (int64_t i = tiles * me / team; i < end && !interrupted(watch); ++i) {
           const Tile t = grid_.tile((n + i / a_sample) * grid_.per_sample + r * tiles_a_row + i % a_sample);
           const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
           const ConvOutput out{buffer(mine, p_.conv->out), t.box, p_.ld_channels};

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "base/watch.h"
 #include "engine/engine.h"
 
 namespace upweave {
@@ -45,6 +46,7 @@ Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors
     std::vector<const Tensor*> in;
     for (const Id operand : node.in) in.push_back(operand == kNone ? nullptr : &values[operand]);
     node.op->evaluate(node, in, out);
+    throw_if_interrupted();
     if (rounding) {
       if (!node.op->bound) throw fail(Status::kInternal, "{} has no error bound", node.op->name);
       out.err.resize(out.data.size());
@@ -56,6 +58,7 @@ Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors
         in[i] = &tame[i];
       }
       node.op->bound(node, in, out, *rounding);
+      throw_if_interrupted();
       for (size_t i = 0; i < out.data.size(); ++i) {
         out.err[i] = std::isfinite(out.data[i]) ? out.err[i] + rounding->tiny : 0;
       }

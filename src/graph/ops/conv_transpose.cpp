@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/checked.h"
+#include "base/watch.h"
 
 namespace upweave {
 namespace {
@@ -177,10 +178,12 @@ void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const double* x = in[0]->data.data();
   const double* k = in[kKernel]->data.data();
   const int64_t voxels = count(g.out);
+  Watch* watch = Watch::here();
 // Small cases, of which tests run thousands, do not wake threads.
 #pragma omp parallel for collapse(2) schedule(static) if (count(out.shape) > 4096)
   for (int64_t n = 0; n < g.batch; ++n) {
     for (int64_t co = 0; co < g.c_out; ++co) {
+      if (interrupted(watch)) continue;
       double* y = out.data.data() + (n * g.c_out + co) * voxels;
       std::fill(y, y + voxels, in[kBias] ? in[kBias]->data[co] : 0.0);
       for_each_row(g, n, co, [&](int64_t xi, int64_t ki, int64_t yi) {

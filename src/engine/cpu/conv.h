@@ -21,9 +21,9 @@ using Extents = std::array<int64_t, 3>;  // depth, height, width
 struct ConvShape {
   int64_t c_in = 1, c_out = 1, groups = 1;
   Extents kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1}, padding = {0, 0, 0};
-  // For the choice of an algorithm only: the whole tensor, and the outputs that every box keeps together (a
-  // pool).
-  Extents in = {1, 1, 1}, out = {1, 1, 1}, window = {1, 1, 1};
+  Extents in = {1, 1, 1};  // of the whole tensor: taps that reach outside of it are left out
+  // For the choice of an algorithm only: the whole output, and what every box keeps together (a pool).
+  Extents out = {1, 1, 1}, window = {1, 1, 1};
 };
 
 // The positions lo + step*i, 0 <= i < extent, of each axis.

@@ -39,6 +39,7 @@ HWY_ATTR void Product(const BlockProduct& p) {
     }
     for (int64_t s = 0; s < p.segments; ++s) {
       const int64_t offset = p.offsets[s] + i * p.rows_next;
+      w += p.skips[s];
       const float* HWY_RESTRICT row[R];
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) row[r] = p.rows[r] + offset;

@@ -10,14 +10,14 @@ constexpr int kBlockRows =
 
 // For each product i, row r and column c, with weights of i following those of i - 1:
 //   out[r][i*out_next + c] = sum over s < segments, k < depth of
-//                            rows[r][i*rows_next + offsets[s] + k] * weights[((i*segments + s)*depth +
-//                            k)*width + c]
-// summed in the order of s and k, each step one fused multiply-add where the machine has them. `width` is
-// `columns` rounded up to whole vectors; columns beyond `columns` are computed but not stored.
+//                            rows[r][i*rows_next + offsets[s] + k] * W(i, s)[k*width + c]
+// summed in the order of s and k, each step one fused multiply-add where the machine has them. W(i, s) lies
+// skips[s] floats behind the end of what was used before it. `width` is `columns` rounded up to whole
+// vectors; columns beyond `columns` are computed but not stored.
 struct BlockProduct {
   const float* rows[kBlockRows];
   float* out[kBlockRows];
-  const int64_t* offsets;
+  const int64_t *offsets, *skips;
   int64_t segments, depth;
   const float* weights;
   int columns;

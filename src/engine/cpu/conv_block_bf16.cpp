@@ -23,6 +23,7 @@ UPWEAVE_BF16 void product(const BlockProduct& p) {
   }
   const float* __restrict w = p.weights;
   for (int64_t s = 0; s < p.segments; ++s) {
+    w += p.skips[s];
     const float* __restrict row[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) row[r] = p.rows[r] + p.offsets[s];

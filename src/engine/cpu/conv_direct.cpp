@@ -103,14 +103,39 @@ void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInpu
                                const AxisRun (&run)[3], float* output, const Extents& output_step,
                                void* scratch) const {
   const auto e = geometry_.phase(phase);
+  AxisRun part[3];
+  Taps taps[3];
+  // Along each axis, the outputs that have the same taps inside of the tensor.
+  auto split = [&](auto& self, int axis) -> void {
+    if (axis == 3) return compute_part(packed, phase, input, part, taps, output, output_step, scratch);
+    AxisRun rest = run[axis];
+    while (rest.count > 0) {
+      const AxisPart next = next_part(geometry_.residues[axis][e[axis]], rest, shape_.in[axis]);
+      part[axis] = rest;
+      part[axis].count = next.count;
+      taps[axis] = {next.tap, next.tap_end};
+      self(self, axis + 1);
+      rest = {rest.first + next.count * rest.every, rest.every, rest.count - next.count, rest.j + next.count};
+    }
+  };
+  split(split, 0);
+}
+
+void DirectConv::compute_part(const void* packed, int64_t phase, const ConvInput& input,
+                              const AxisRun (&run)[3], const Taps (&taps)[3], float* output,
+                              const Extents& output_step, void* scratch) const {
+  const auto e = geometry_.phase(phase);
   const int64_t ld = input.ld / pair_;
   const Extents in_step = {input.box.extent[1] * input.box.extent[2] * ld, input.box.extent[2] * ld, ld};
-  int64_t* offsets = static_cast<int64_t*>(scratch);
-  int64_t segments = 0;
-  for (const Tap& d : geometry_.residues[0][e[0]].taps) {
-    for (const Tap& h : geometry_.residues[1][e[1]].taps) {
-      for (const Tap& w : geometry_.residues[2][e[2]].taps) {
-        offsets[segments++] = d.shift * in_step[0] + h.shift * in_step[1] + w.shift * in_step[2];
+  const std::vector<Tap>*all[3], &wide = geometry_.residues[2][e[2]].taps;
+  for (int axis = 0; axis < 3; ++axis) all[axis] = &geometry_.residues[axis][e[axis]].taps;
+  int64_t *offsets = static_cast<int64_t*>(scratch), *order = offsets + max_taps_, segments = 0;
+  for (size_t d = taps[0].first; d < taps[0].end; ++d) {
+    for (size_t h = taps[1].first; h < taps[1].end; ++h) {
+      for (size_t w = taps[2].first; w < taps[2].end; ++w) {
+        order[segments] = static_cast<int64_t>((d * all[1]->size() + h) * wide.size() + w);
+        offsets[segments++] =
+            (*all[0])[d].shift * in_step[0] + (*all[1])[h].shift * in_step[1] + wide[w].shift * in_step[2];
       }
     }
   }
@@ -128,8 +153,13 @@ void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInpu
   p.segments = segments;
   p.depth = depth_;
   p.weights = static_cast<const float*>(packed) + phase_offset_[phase];
+  int64_t* skips = order + max_taps_;
+  p.skips = skips;
   for_panels([&](int64_t group, int64_t first, int64_t columns) {
     p.columns = static_cast<int>(columns);
+    const int64_t tap_floats = depth_ * round_up(columns, ops_.lanes);
+    for (int64_t s = 0; s < segments; ++s)
+      skips[s] = (order[s] - (s > 0 ? order[s - 1] + 1 : 0)) * tap_floats;
     int64_t d = 0, h = 0, w = 0;
     for (int64_t done = 0; done < positions;) {
       const int64_t rows = std::min<int64_t>(kBlockRows, positions - done);
@@ -142,7 +172,7 @@ void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInpu
       ops_.product[rows - 1](p);
       done += rows;
     }
-    p.weights += segments * depth_ * round_up(columns, ops_.lanes);
+    p.weights += this->taps(phase) * tap_floats;
   });
 }
 

@@ -22,7 +22,7 @@ class DirectConv final : public ConvKernel {
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, {1, 1, 1}); }
   size_t packed_bytes() const override { return static_cast<size_t>(packed_floats_) * sizeof(float); }
   void pack(const double* kernel, void* packed) const override;
-  size_t scratch_bytes() const override { return static_cast<size_t>(max_taps_) * sizeof(int64_t); }
+  size_t scratch_bytes() const override { return static_cast<size_t>(3 * max_taps_) * sizeof(int64_t); }
   void compute(const void* packed, const ConvInput& input, const ConvOutput& output,
                void* scratch) const override;
   double products_per_output() const override;
@@ -38,6 +38,12 @@ class DirectConv final : public ConvKernel {
   int64_t taps(int64_t phase) const;
 
  private:
+  struct Taps {  // of an axis' residue: [first, end)
+    size_t first, end;
+  };
+  // The outputs of `run`, all of which read real inputs through `taps`.
+  void compute_part(const void* packed, int64_t phase, const ConvInput& input, const AxisRun (&run)[3],
+                    const Taps (&taps)[3], float* output, const Extents& output_step, void* scratch) const;
   float element(const double* tap, int64_t group, int64_t k, int64_t c, int64_t volume) const;
   template <class F>
   void for_panels(F&& body) const;

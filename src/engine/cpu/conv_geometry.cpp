@@ -57,6 +57,18 @@ bool phase_runs(const ConvGeometry& geometry, const Box& box, int64_t phase, Axi
   return any;
 }
 
+AxisPart next_part(const Residue& residue, const AxisRun& run, int64_t in) {
+  AxisPart part = {run.count, 0, residue.taps.size()};
+  auto input = [&](size_t tap) { return run.j + residue.taps[tap].shift; };
+  // Shifts fall: the taps that reach behind the tensor's end come first, those before its start last.
+  while (part.tap < part.tap_end && input(part.tap) >= in) ++part.tap;
+  while (part.tap < part.tap_end && input(part.tap_end - 1) < 0) --part.tap_end;
+  // One more tap becomes real, or one is lost, this many outputs on.
+  if (part.tap_end < residue.taps.size()) part.count = std::min(part.count, -input(part.tap_end));
+  if (part.tap < part.tap_end) part.count = std::min(part.count, in - input(part.tap));
+  return part;
+}
+
 Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile) {
   Box box;
   for (int axis = 0; axis < 3; ++axis) {

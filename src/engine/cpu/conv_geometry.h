@@ -34,6 +34,14 @@ AxisRun axis_run(const Box& box, int axis, int64_t stride, int64_t residue);
 // Of a phase, on all axes; false if the box has none of its outputs.
 bool phase_runs(const ConvGeometry& geometry, const Box& box, int64_t phase, AxisRun (&run)[3]);
 
+// The first `count` outputs of a run, which all read real inputs through the same taps, [tap, tap_end) of the
+// residue's; there may be none.
+struct AxisPart {
+  int64_t count;
+  size_t tap, tap_end;
+};
+AxisPart next_part(const Residue& residue, const AxisRun& run, int64_t in);
+
 // The inputs that `output` needs if each axis' outputs are computed in whole tiles of stride*tile.
 Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile);
 

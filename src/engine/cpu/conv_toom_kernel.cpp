@@ -167,7 +167,7 @@ void ToomConv::products(const float* u, int64_t rows, const float* weights, int6
                         int64_t m_step) const {
   const int64_t panel = block_.lanes * block_.panel_vectors, zero = 0;
   BlockProduct p;
-  p.offsets = &zero;
+  p.offsets = p.skips = &zero;
   p.segments = 1;
   p.depth = shape_.c_in;
   p.products = points;

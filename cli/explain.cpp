@@ -1,6 +1,9 @@
+#include "plan/explain.h"
+
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "engine/engine.h"
 #include "request.h"
 
 namespace upweave::cli {
@@ -18,9 +21,21 @@ void add_explain(CLI::App& app) {
       "  upweave explain layernorm-gelu-scaling --input 2x32x16x32x32 --set stride=2,1,2\n"
       "  upweave explain 'conv_transpose kernel 64 k3 s2 p1 | max_pool 2 | gelu' --input 8x32x28x28\n"
       "  upweave explain 'conv_transpose kernel | mul t:full' --input 1x3x8x8 --shape kernel=3x4x3x3\n"
+      "  upweave explain max-max-sum --engine cuda       # kernels and predicted time, with or without a "
+      "GPU\n"
       "  upweave explain max-max-sum --json | jq .passes");
   command->callback([request] {
-    const Plan plan = pipeline_of(*request).compile(shapes_of(*request, Size::kFull), options_of(*request));
+    const Pipeline pipeline = pipeline_of(*request);
+    const Shapes shapes = shapes_of(*request, Size::kFull);
+    const Options options = options_of(*request);
+    if (options.engine == Engine::kCuda) {  // nothing will run, so that no GPU is needed
+      const FusedPlan plan =
+          make_plan(infer(pipeline.graph(), shapes), target_of(options.engine), options.dtype);
+      const std::vector<std::string> lines = describe_cuda(plan, options);
+      fmt::print("{}\n", request->json ? explain_json(plan, options, lines) : explain(plan, options, lines));
+      return;
+    }
+    const Plan plan = pipeline.compile(shapes, options);
     fmt::print("{}\n", request->json ? plan.explain_json() : plan.explain());
   });
 }

@@ -34,6 +34,9 @@ std::unique_ptr<Program> compile_reference(std::shared_ptr<const FusedPlan> plan
 std::unique_ptr<Program> compile_cpu(std::shared_ptr<const FusedPlan> plan, const Options& options);
 std::unique_ptr<Program> compile_cuda(std::shared_ptr<const FusedPlan> plan, const Options& options);
 
+// What compile_cuda's program would say in describe(), without a GPU too: then for an H200.
+std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& options);
+
 Target target_of(Engine engine);  // figures for the plan's choices
 
 }  // namespace upweave

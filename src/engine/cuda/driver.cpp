@@ -45,7 +45,6 @@ Driver open() {
   find(lib, "cuModuleUnload", d.module_unload);
   find(lib, "cuModuleGetFunction", d.module_function);
   find(lib, "cuFuncSetAttribute", d.function_set);
-  find(lib, "cuFuncGetAttribute", d.function_get);
   find(lib, "cuLaunchKernel", d.launch);
   find(lib, "cuMemcpyAsync", d.copy_async);
   find(lib, "cuMemAlloc_v2", d.alloc);

@@ -27,7 +27,6 @@ struct Driver {
   int (*module_unload)(Module);
   int (*module_function)(Function*, Module, const char*);
   int (*function_set)(Function, int, int);
-  int (*function_get)(int*, int, Function);
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,
                 void**, void**);
   int (*copy_async)(DevicePtr, DevicePtr, size_t, Stream);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <vector>
 
 #include "base/error.h"
@@ -53,9 +54,15 @@ std::vector<std::string> candidates() {
        {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/opt/cuda/lib64"}) {
     add_matches(names, std::string(root) + "/libnvrtc.so*");
   }
-  // pip install nvidia-cuda-nvrtc: beside the Python of an active environment, or the system's.
-  std::vector<std::string> prefixes = {"/usr/local", "/usr"};
-  if (const char* env = std::getenv("VIRTUAL_ENV"); env && *env) prefixes.insert(prefixes.begin(), env);
+  // pip install nvidia-cuda-nvrtc: in the active environment, or beside the programs of the PATH (X/bin).
+  std::vector<std::string> prefixes;
+  if (const char* env = std::getenv("VIRTUAL_ENV"); env && *env) prefixes.emplace_back(env);
+  if (const char* path = std::getenv("PATH")) {
+    std::istringstream folders(path);
+    for (std::string folder; std::getline(folders, folder, ':');) {
+      if (folder.ends_with("/bin")) prefixes.push_back(folder.substr(0, folder.size() - 4));
+    }
+  }
   for (const std::string& prefix : prefixes) {
     for (const char* site : {"site-packages", "dist-packages"}) {
       add_matches(names, prefix + "/lib/python3*/" + site + "/nvidia/cu13/lib/libnvrtc.so.*");

@@ -12,9 +12,9 @@ struct Compiled {
 };
 
 // Compiles `source` for `arch` ("sm_90a"). NVRTC is looked for at $UPWEAVE_NVRTC (a file or a folder), then
-// under its usual names, then in the nvidia packages of the Python found on the PATH of `sys.path`-like
-// folders. The cache is at $UPWEAVE_CACHE or ~/.cache/upweave; its key is the source, the options, the
-// compiler's version and the architecture.
+// under its usual names, then in the nvidia packages of the active Python environment and of those whose
+// programs the PATH has. The cache is at $UPWEAVE_CACHE or ~/.cache/upweave; its key is the source, the
+// options, the compiler's version and the architecture.
 Compiled compile(std::string_view source, std::string_view arch, bool use_cache = true);
 
 // "13.0", or "" when NVRTC cannot be opened; then `why` has the reason.

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "base/watch.h"
+#include "engine/cuda/describe.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/nvrtc.h"
@@ -17,19 +18,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kOutOfMemory = 2;
-constexpr int kMaxDynamicShared = 8, kRegisters = 4, kLocalBytes = 3;  // CU_FUNC_ATTRIBUTE_...
-
-Chip chip_of(const Device& device) {
-  Chip chip;
-  chip.major = device.major;
-  chip.minor = device.minor;
-  chip.shared_bytes = device.shared_bytes;
-  chip.multiprocessors = device.multiprocessors;
-  chip.wgmma = device.major == 9;
-  if (const char* asked = std::getenv("UPWEAVE_CUDA_MMA"); asked && std::string_view(asked) == "sync")
-    chip.wgmma = false;
-  return chip;
-}
+constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 class CudaProgram final : public Program {
  public:
@@ -43,7 +32,7 @@ class CudaProgram final : public Program {
     copies_ = std::move(lowered.copies);
     packed_bytes_ = static_cast<size_t>(lowered.packed_bytes);
     workspace_bytes_ = static_cast<size_t>(lowered.workspace_bytes);
-    notes_ = std::move(lowered.notes);
+    notes_ = cuda::describe(plan, options, lowered, compiled.cubin, rates_of(device_, chip));
     notes_.insert(notes_.begin(),
                   fmt::format("{} (sm_{}{}), kernels for {}, {}", device_.name, device_.major, device_.minor,
                               chip.arch(), compiled.cached ? "from the cache" : "compiled now"));
@@ -138,13 +127,6 @@ class CudaProgram final : public Program {
         check(d.function_set(step.function, kMaxDynamicShared, static_cast<int>(launch.shared)),
               "raising a kernel's shared memory");
       }
-      int registers = 0, local = 0;
-      d.function_get(&registers, kRegisters, step.function);
-      d.function_get(&local, kLocalBytes, step.function);
-      notes_.push_back(fmt::format("{}: {}x{} blocks of {} threads, {} registers, {} KB of shared memory{}",
-                                   launch.kernel, launch.grid[0], launch.grid[1], launch.block, registers,
-                                   launch.shared >> 10,
-                                   local ? fmt::format(", {} bytes a thread in memory", local) : ""));
       steps.push_back(std::move(step));
     }
     return steps;

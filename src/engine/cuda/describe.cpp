@@ -1,0 +1,151 @@
+#include "engine/cuda/describe.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/dtype.h"
+#include "engine/cuda/cubin.h"
+#include "engine/cuda/nvrtc.h"
+#include "engine/engine.h"
+
+namespace upweave {
+namespace cuda {
+namespace {
+
+std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
+
+// Products of the plan's convolutions on tensor cores: how many fp16 ones make one of the promised accuracy.
+double plan_products(const FusedPlan& plan, const Options& options) {
+  double sum = 0;
+  for (const Pass& pass : plan.passes) {
+    for (const Id id : pass.nodes) {
+      if (!is(plan.graph[id], "conv_transpose")) continue;
+      const bool strict = options.precision == Precision::kStrict;
+      const bool wide = options.dtype == Dtype::kF32 || plan.graph[id].in[0] != 0;
+      sum += flops(plan.graph, id) * (strict ? wide ? 3 : 2 : 1);
+    }
+  }
+  return sum;
+}
+
+double end_bytes(const FusedPlan& plan, Dtype dtype) {
+  const int64_t elements = count(plan.source[0].shape) + count(visible_shape(plan.source));
+  return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
+}
+
+}  // namespace
+
+// Measured on an H200: a copy, a large product of matrices, a loop of FMAs. Other chips are taken to reach
+// the same share of what their clocks allow; below Hopper, and where mma.sync is asked for on it, a
+// multiprocessor's tensor cores do half as much a cycle.
+Rates rates_of(const Device& device, const Chip& chip) {
+  Rates rates;
+  const bool h200 = device.name.find("H200") != std::string::npos;
+  rates.measured = h200 && chip.wgmma;
+  if (rates.measured) return rates;
+  const double per_cycle = chip.wgmma ? 4096 : 2048;
+  rates.tensor = 0.71 * device.multiprocessors * device.clock * per_cycle;
+  if (h200) return rates;
+  rates.scalar = 0.75 * device.multiprocessors * device.clock * 128;
+  rates.memory = 0.87 * device.memory_rate;
+  return rates;
+}
+
+Chip chip_of(const std::optional<Device>& device) {
+  Chip chip;
+  if (device) {
+    chip.major = device->major;
+    chip.minor = device->minor;
+    chip.shared_bytes = device->shared_bytes;
+    chip.multiprocessors = device->multiprocessors;
+    chip.wgmma = device->major == 9;
+  }
+  if (const char* asked = std::getenv("UPWEAVE_CUDA_MMA"); asked && std::string_view(asked) == "sync")
+    chip.wgmma = false;
+  return chip;
+}
+
+double predict(const Launch& launch, const Rates& rates) {
+  const double compute = launch.products / rates.tensor + launch.operations / rates.scalar;
+  return std::max(compute, launch.bytes / rates.memory) + rates.launch;
+}
+
+double floor_of(const FusedPlan& plan, const Options& options, const Rates& rates) {
+  return std::max(plan_products(plan, options) / rates.tensor, end_bytes(plan, options.dtype) / rates.memory);
+}
+
+std::vector<std::string> describe(const FusedPlan& plan, const Options& options, const Lowered& lowered,
+                                  const std::string& cubin, const Rates& rates) {
+  const std::map<std::string, KernelFacts> kernels = inspect(cubin);
+  std::vector<std::string> lines = lowered.notes;
+  const auto line = [&](const char* when, const Launch& launch, const std::string& time) {
+    const auto found = kernels.find(launch.kernel);
+    std::string facts = "not compiled";
+    if (found != kernels.end()) {
+      facts = fmt::format("{} registers", found->second.registers);
+      if (found->second.stack > 0) facts += fmt::format(", {} bytes a thread in memory", found->second.stack);
+    }
+    lines.push_back(fmt::format("{}  {}: {}x{} blocks of {} threads, {} KB of shared memory, {}{}", when,
+                                launch.kernel, launch.grid[0], launch.grid[1], launch.block,
+                                launch.shared >> 10, facts, time));
+  };
+  for (const Launch& launch : lowered.pack) line("pack", launch, "");
+  double total = 0;
+  for (const Launch& launch : lowered.run) {
+    const double seconds = predict(launch, rates);
+    total += seconds;
+    std::string work;
+    if (launch.products > 0) work += fmt::format(", {:.1f} GFLOP on tensor cores", launch.products * 1e-9);
+    if (launch.operations > 0) work += fmt::format(", {:.2f} GFLOP beside them", launch.operations * 1e-9);
+    if (launch.bytes > 0) work += fmt::format(", {:.1f} MB", launch.bytes * 1e-6);
+    line("run ", launch, fmt::format("; {}{}", milliseconds(seconds), work));
+  }
+  lines.push_back(fmt::format("memory: {:.1f} MB of packed weights, {:.1f} MB of workspace",
+                              static_cast<double>(lowered.packed_bytes) * 1e-6,
+                              static_cast<double>(lowered.workspace_bytes) * 1e-6));
+  const double floor = floor_of(plan, options, rates);
+  lines.push_back(fmt::format("predicted: {}, {:.2f} times the floor of {}", milliseconds(total),
+                              floor > 0 ? total / floor : 0, milliseconds(floor)));
+  lines.push_back(fmt::format(
+      "floor: {:.1f} GFLOP of products at {:.0f} TFLOP/s, or input and output of {:.1f} MB at {:.2f} TB/s; "
+      "{}",
+      plan_products(plan, options) * 1e-9, rates.tensor * 1e-12, end_bytes(plan, options.dtype) * 1e-6,
+      rates.memory * 1e-12, rates.measured ? "measured on an H200" : "estimated from the chip's clocks"));
+  return lines;
+}
+
+}  // namespace cuda
+
+std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& options) {
+  using namespace cuda;
+  if (options.dtype == Dtype::kF64)
+    throw fail(Status::kUnsupported, "the CUDA engine has no f64; the reference engine does");
+  if (count(visible_shape(plan.source)) == 0) return {"an empty batch: nothing runs"};
+  std::optional<Device> device;
+  std::string first;
+  try {
+    device = current_device();
+  } catch (const Error& error) {
+    first = error.what();
+  }
+  const Chip chip = chip_of(device);
+  const Lowered lowered = lower(plan, options, chip);
+  std::string cubin, why;
+  if (!nvrtc_version(&why).empty()) cubin = compile(lowered.source, chip.arch()).cubin;
+  Device h200;
+  h200.name = "NVIDIA H200";
+  h200.multiprocessors = chip.multiprocessors;
+  h200.clock = 1.98e9;
+  std::vector<std::string> lines =
+      describe(plan, options, lowered, cubin, rates_of(device ? *device : h200, chip));
+  if (!why.empty()) lines.insert(lines.begin(), why);
+  lines.insert(lines.begin(), device
+                                  ? fmt::format("{} (sm_{}{}), kernels for {}", device->name, device->major,
+                                                device->minor, chip.arch())
+                                  : fmt::format("for an NVIDIA H200, kernels for {}: there is no GPU here, "
+                                                "so its figures are assumed ({})",
+                                                chip.arch(), first));
+  return lines;
+}
+
+}  // namespace upweave

@@ -3,9 +3,10 @@
 #   make test  set up, build, and run every test
 # also:
 #   make bench  the five pipelines beside PyTorch and oneDNN
+#   make test-gpu, make bench-gpu  the same on a GPU, with what make test has built
 #   make format, make clean
 
-.PHONY: run test bench format clean
+.PHONY: run test bench test-gpu bench-gpu format clean
 .DEFAULT_GOAL := run
 
 run:
@@ -21,6 +22,12 @@ bench:
 	@tools/setup bench
 	@tools/build build -DUPWEAVE_TESTS=OFF -DUPWEAVE_BENCH=ON
 	@bench/run
+
+test-gpu:
+	@tools/test-gpu
+
+bench-gpu:
+	@bench/gpu
 
 format:
 	@tools/format

@@ -8,14 +8,15 @@
 #include <random>
 
 #include "base/dtype.h"
-#include "engine/cuda/driver.h"
-#include "engine/cuda/nvrtc.h"
+#include "cuda_device.h"
 #include "engine/engine.h"
 #include "engine/reference/reference.h"
 #include "graph/text.h"
 
 namespace upweave {
 namespace {
+
+using testing::DeviceBlock;
 
 enum class Values { kNormal, kUniform, kLognormal, kTiny, kHuge, kDark, kSpecial };
 
@@ -28,17 +29,6 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.text; }
-
-std::string why_not() {
-  try {
-    cuda::current_device();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  std::string why;
-  cuda::nvrtc_version(&why);
-  return why;
-}
 
 double draw(std::mt19937_64& rng, Values values, bool input, int64_t i, int64_t n) {
   std::normal_distribution<double> normal;
@@ -64,42 +54,10 @@ double draw(std::mt19937_64& rng, Values values, bool input, int64_t i, int64_t 
   return z;
 }
 
-class DeviceBlock {
- public:
-  DeviceBlock(const Program& program, size_t bytes)
-      : program_(program), bytes_(bytes), p_(program.allocate(bytes)) {
-    const std::vector<char> poison(bytes, static_cast<char>(0xff));
-    write(poison.data(), bytes);
-  }
-  ~DeviceBlock() { program_.release(p_); }
-  void write(const void* from, size_t bytes) {
-    cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(p_),
-                                          reinterpret_cast<cuda::DevicePtr>(from), bytes, nullptr),
-                "copy");
-    cuda::check(cuda::driver().synchronize(), "synchronize");
-  }
-  std::vector<char> read(size_t bytes) const {
-    std::vector<char> to(bytes);
-    cuda::check(cuda::driver().synchronize(), "synchronize");
-    cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(to.data()),
-                                          reinterpret_cast<cuda::DevicePtr>(p_), bytes, nullptr),
-                "copy");
-    cuda::check(cuda::driver().synchronize(), "synchronize");
-    return to;
-  }
-  void* get() const { return p_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  const Program& program_;
-  size_t bytes_;
-  void* p_;
-};
-
 class CudaEngine : public ::testing::TestWithParam<Case> {};
 
 TEST_P(CudaEngine, MatchesTheReference) {
-  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = testing::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   const Case& c = GetParam();
   const Graph graph = infer(parse_text(c.text), c.shapes);
   std::mt19937_64 rng(7);
@@ -131,15 +89,13 @@ TEST_P(CudaEngine, MatchesTheReference) {
   const size_t size = static_cast<size_t>(count(visible_shape(plan->source)) * size_of(c.dtype));
   std::vector<char> first;
   for (int round = 0; round < 2; ++round) {  // everything anew and poisoned; the bits must agree
-    DeviceBlock packed(*program, program->packed_bytes()),
-        workspace(*program, program->workspace_bytes() + 64);
-    DeviceBlock input(*program, bytes["input"].size()), output(*program, size);
-    input.write(bytes["input"].data(), bytes["input"].size());
+    const DeviceBlock packed(program->packed_bytes()), workspace(program->workspace_bytes() + 64);
+    const DeviceBlock input(bytes["input"].data(), bytes["input"].size()), output(size);
     std::vector<const void*> parameters;
     for (const std::string& name : parameter_names(plan->source)) parameters.push_back(bytes.at(name).data());
     program->pack(parameters, packed.get(), nullptr);
     program->run(packed.get(), input.get(), output.get(), workspace.get(), nullptr);
-    const std::vector<char> result = output.read(size), scratch = workspace.read(workspace.bytes());
+    const std::vector<char> result = output.read(), scratch = workspace.read();
     for (size_t i = 0; i < 64; ++i)
       ASSERT_EQ(static_cast<unsigned char>(scratch[program->workspace_bytes() + i]), 0xff);
     if (round == 0)

@@ -1,5 +1,7 @@
 """Device arrays: run where they are, on their library's stream, and come out as they went in."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ import upweave
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX shares the GPU with the others here
 
 TEXT = "conv_transpose kernel s2 p1 | layer_norm channel | gelu"
 
@@ -58,6 +62,74 @@ def test_cupy(tensors, expected):
     y = upweave.compile(TEXT, **there)(**there)
     assert isinstance(y, cupy.ndarray)
     close(cupy.asnumpy(y), expected)
+
+
+def test_jax(tensors, expected):
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU")
+    there = {name: jax.numpy.asarray(t.numpy()) for name, t in tensors.items()}
+    y = upweave.compile(TEXT, **there)(**there)
+    assert isinstance(y, jax.Array) and y.device == there["input"].device
+    close(np.asarray(y), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half(tensors, dtype):
+    there = {name: t.to(dtype).cuda() for name, t in tensors.items()}
+    y = upweave.compile(TEXT, **there)(**there)
+    assert y.dtype == dtype
+    exact = upweave.compile(TEXT, engine="reference", dtype="f64", **{n: t.shape for n, t in tensors.items()})(
+        **{n: t.cpu().double() for n, t in there.items()})
+    torch.testing.assert_close(y.cpu().double(), exact, rtol=2e-2, atol=2e-2)
+
+
+def test_packed_weights_and_out(tensors, expected):
+    there = {name: t.cuda() for name, t in tensors.items()}
+    plan = upweave.compile(TEXT, **there)
+    weights = plan.pack(kernel=there["kernel"])
+    there["kernel"].zero_()  # read once, when it was packed
+    out = torch.full(plan.shape, float("nan"), device="cuda")
+    assert plan(there["input"], weights=weights, out=out) is out
+    close(out.cpu().numpy(), expected)
+
+
+def test_in_a_graph(tensors, expected):
+    """What is captured neither synchronises nor allocates outside of the stream's order."""
+    there = {name: t.cuda() for name, t in tensors.items()}
+    plan = upweave.compile(TEXT, **there)
+    weights = plan.pack(kernel=there["kernel"])
+    out = torch.empty(plan.shape, device="cuda")
+    plan(there["input"], weights=weights, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan(there["input"], weights=weights, out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    close(out.cpu().numpy(), expected)
+
+
+def test_documents(tensors):
+    x, kernel = (t.cuda() for t in tensors.values())
+    y = upweave.conv_transpose3d_layernorm_gelu_scaling(x, kernel, stride=2, padding=1, scaling_factor=2.0)
+    assert y.device == x.device
+    host = upweave.conv_transpose3d_layernorm_gelu_scaling(*tensors.values(), stride=2, padding=1, scaling_factor=2.0)
+    close(y.cpu().numpy(), host.numpy())
+
+
+def test_memory_is_given_back(tensors):
+    """Hundreds of calls without a workspace of the caller's: the GPU's free memory stays."""
+    there = {name: t.cuda() for name, t in tensors.items()}
+    plan = upweave.compile(TEXT, **there)
+    out = plan(**there)
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    for _ in range(300):
+        plan(**there, out=out)
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] >= before
 
 
 def test_mixed_devices(tensors):

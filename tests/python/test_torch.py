@@ -175,9 +175,51 @@ def test_eval_norm_folds_and_dropout_disappears(axes):
 
 
 def test_eval_norm_behind_groups_and_further_away():
-    check(Net(nn.ConvTranspose2d(4, 6, 3, groups=2, dilation=2), busy(nn.BatchNorm2d(6)), nn.SiLU()).eval(),
-          torch.randn(2, 4, 5, 6))
-    check(Net(nn.ConvTranspose2d(4, 6, 3), nn.Tanh(), busy(nn.BatchNorm2d(6))).eval(), torch.randn(2, 4, 5, 6))
+    x = torch.randn(2, 4, 5, 6)
+    model = Net(nn.ConvTranspose2d(4, 6, 3, groups=2, dilation=2), busy(nn.BatchNorm2d(6)), nn.SiLU()).eval()
+    check(model, x)
+    assert ut.report(model, x).texts == ["conv_transpose t0 bias=t3 d2 g2 | swish"]
+    check(Net(nn.ConvTranspose2d(4, 6, 3), nn.Tanh(), busy(nn.BatchNorm2d(6))).eval(), x)
+
+
+class Gated(nn.Module):
+    """A folded norm whose value is read twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.ConvTranspose2d(16, 32, 4, stride=2), busy(nn.BatchNorm2d(32))
+
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        return y * torch.sigmoid(y)
+
+
+def test_a_folded_norm_follows_its_statistics():
+    """What was folded and packed is kept; a change of the statistics alone, or of the weights alone, is seen."""
+    model, x = Gated().eval(), torch.randn(2, 16, 4, 5)
+    check(model, x)
+    assert ut.report(model, x).texts[0].startswith("conv_transpose t0 bias=t3 s2 as v")
+    run, before = compiled(model), ut.statistics()
+    with torch.no_grad():
+        for change in (lambda: None, lambda: None, lambda: model.norm.running_mean.add_(1),
+                       lambda: model.conv.weight.mul_(2)):
+            change()
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+    assert ut.statistics().packed - before.packed == 3
+
+
+@pytest.mark.parametrize("text", (
+    "conv_transpose k as y | mul s:channel | add t:channel | add @y",
+    "conv_transpose k | mul s:channel | add t:channel | add s:channel",
+    "conv_transpose k | mul s:channel | add t:full",
+    "conv_transpose k b | mul s:channel | add t:channel",  # a bias by its place: not how the backend writes
+    "conv_transpose k | relu | mul s:channel | add t:channel"))
+def test_what_does_not_fold(text):
+    from upweave.torch import _fold
+
+    assert _fold.find("conv_transpose k | mul s:channel | add t:channel", torch.float32)
+    assert not _fold.find("conv_transpose k | mul s:channel | add t:channel", torch.float16)
+    assert not _fold.find(text, torch.float32)
 
 
 def test_training_dropout_is_left_alone():

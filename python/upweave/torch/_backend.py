@@ -14,8 +14,8 @@ from ._regions import Found, describe, rewrite
 
 _OPTIONS = {"rest": ("inductor", "eager"), "engine": ("", "cpu", "cuda", "reference"), "precision": ("strict", "fast")}
 # What costs nothing worth compiling.
-_FREE = ("getitem", "to", "reshape", "contiguous", "mul_", "add_", "bn_scale", "bn_shift", "fold_kernel", "fold_bias",
-         "permute", "tensor", "detach", "view", "unsqueeze")
+_FREE = ("getitem", "to", "reshape", "contiguous", "mul_", "add_", "bn_scale", "bn_shift", "permute", "tensor", "detach",
+         "view", "unsqueeze")
 
 
 def _choose(options: Optional[Mapping[str, str]]) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import threading
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 from .._plan import Plan, compile
-from . import _eager
+from . import _eager, _fold
 
 MOST_PLANS = 128  # dynamic shapes make plans; the one that was not used for longest goes
 
@@ -67,33 +67,37 @@ class _Packed:
     def bits(t: Tensor) -> Tensor:
         return t.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
 
-    def get(self, plan: Plan, site: str, tensors: dict[str, Tensor]) -> Any:
-        """Packed weights, or the tensors themselves where packing them to be kept does not pay: small ones, those on
-        a device, and those that have changed more often than PATIENCE allows."""
+    def get(self, plan: Plan, site: str, tensors: dict[str, Tensor], fold: Optional[_fold.Fold]) -> Any:
+        """Packed weights, or the plan's tensors where packing them to be kept does not pay: small ones, those on a
+        device, and those that have changed more often than PATIENCE allows."""
+        return self.kept(plan, site, tensors, fold) or (fold.weights(tensors) if fold else tensors)
+
+    def kept(self, plan: Plan, site: str, tensors: dict[str, Tensor], fold: Optional[_fold.Fold]) -> Any:
         if not site or any(t.device.type != "cpu" for t in tensors.values()):
-            return tensors
+            return None
         if sum(t.numel() for t in tensors.values()) < 1 << 12:
-            return tensors
+            return None
         key = (plan, site)
         with self.lock:
             copies, weights, changes = self.entries.get(key, (None, None, 0))
             if key in self.entries:
                 self.entries.move_to_end(key)
         if changes > self.PATIENCE:
-            return tensors
+            return None
         if copies and all(torch.equal(self.bits(copies[name]), self.bits(t)) for name, t in tensors.items()):
             return weights
         changes += copies is not None
         if changes > self.PATIENCE:
             entry: tuple = (None, None, changes)
         else:
-            entry = ({name: t.clone() for name, t in tensors.items()}, plan._core.pack(tensors, None), changes)
+            packed = plan._core.pack(fold.weights(tensors) if fold else tensors, None)
+            entry = ({name: t.clone() for name, t in tensors.items()}, packed, changes)
         with self.lock:
             self.count += entry[1] is not None
             self.entries[key] = entry
             while len(self.entries) > self.MOST:
                 self.entries.popitem(last=False)
-        return tensors if entry[1] is None else entry[1]
+        return entry[1]
 
 
 _packed = _Packed()
@@ -104,7 +108,7 @@ def statistics() -> Statistics:
     return Statistics(_plans.calls, _plans.compiled, len(_plans.plans), _plans.eager, _packed.count)
 
 
-def _plan(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) -> Plan | None:
+def _plan(text: str, input: Tensor, shapes: dict[str, tuple[int, ...]], options: str) -> Plan | None:
     """The plan, or None where no engine takes it and PyTorch's operators must."""
     engine, precision, _ = (*options.split(","), "", "")[:3]
     dtype = _DTYPES.get(input.dtype)
@@ -112,7 +116,6 @@ def _plan(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) ->
         return None
     if not engine:
         engine = "cuda" if input.device.type == "cuda" else "reference" if dtype == "f64" else "cpu"
-    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
     key = (text, tuple(input.shape), tuple(shapes.items()), dtype, engine, precision, input.device)
 
     def make() -> Plan | None:
@@ -126,12 +129,15 @@ def _plan(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) ->
 
 
 def _execute(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) -> Tensor:
-    plan = _plan(text, input, tensors, options)
+    site = (*options.split(","), "", "")[2]
+    fold = _fold.find(text, input.dtype) if site else None  # by hand, a text is run as it is written
+    shapes = fold.shapes(tensors) if fold else {name: tuple(t.shape) for name, t in tensors.items()}
+    plan = _plan(fold.text if fold else text, input, shapes, options)
     if plan is None:
         _plans.eager += 1
         return _eager.run(text, input, tensors).contiguous()
     out = torch.empty(plan.shape, dtype=input.dtype, device=input.device)
-    plan._core.run(input, _packed.get(plan, (*options.split(","), "", "")[2], tensors), out, False, None)
+    plan._core.run(input, _packed.get(plan, site, tensors, fold), out, False, None)
     return out
 
 

@@ -270,8 +270,7 @@ TEST_F(CudaPlan, HostPointersAreRefused) {
   EXPECT_TRUE(names(sentence([&] { plan_->run(weights, here, output_->get()); }), "input"));
   EXPECT_TRUE(names(sentence([&] { plan_->run(weights, input(), host.data()); }), "output"));
   alignas(64) static char scratch[64];
-  EXPECT_TRUE(
-      names(sentence([&] { plan_->run(weights, input(), output_->get(), scratch); }), "the workspace"));
+  EXPECT_TRUE(names(sentence([&] { plan_->run(weights, input(), output_->get(), scratch); }), "workspace"));
   EXPECT_EQ(output_->read(), std::vector<char>(output_->bytes(), static_cast<char>(0xff)));
 }
 

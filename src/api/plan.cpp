@@ -151,6 +151,7 @@ void PlanImpl::check_workspace(const void* workspace) const {
   if (reinterpret_cast<uintptr_t>(workspace) % 64 != 0) {
     throw invalid("workspace points to {}, which is not a multiple of 64", workspace);
   }
+  if (workspace && program_ && workspace_bytes() > 0) program_->check_memory(workspace, "workspace");
 }
 
 std::vector<const void*> PlanImpl::ordered(const Tensors& tensors) const {

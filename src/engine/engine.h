@@ -21,6 +21,8 @@ class Program {
                    void* stream) const = 0;
   // What `explain` adds: algorithm, tiles, kernels; one line each.
   virtual std::vector<std::string> describe() const { return {}; }
+  // Throws unless `p`, which the sentence calls `what`, is memory that the engine can reach.
+  virtual void check_memory(const void*, const char*) const {}
   // Engines on a device allocate there; host engines keep the default.
   virtual void* allocate(size_t bytes) const;
   virtual void release(void* p) const;

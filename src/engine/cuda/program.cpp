@@ -55,7 +55,6 @@ class CudaProgram final : public Program {
 
   void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const override {
     const ContextScope scope(context_);
-    need_device(packed, "the packed weights");
     for (const Lowered::Copy& copy : copies_) {
       // The driver tells host from device memory by the address.
       check(driver().copy_async(address(packed) + static_cast<DevicePtr>(copy.offset),
@@ -68,13 +67,17 @@ class CudaProgram final : public Program {
   void run(const void* packed, const void* input, void* output, void* workspace,
            void* stream) const override {
     const ContextScope scope(context_);
-    need_device(packed, "the packed weights");
-    need_device(input, "input");
-    need_device(output, "output");
-    if (workspace_bytes_) need_device(workspace, "the workspace");
+    check_memory(input, "input");
+    check_memory(output, "output");
     launch(run_, input, output, workspace, const_cast<void*>(packed), stream);
   }
 
+  void check_memory(const void* p, const char* what) const override {
+    if (device_of(p, device_.ordinal) != device_.ordinal) {
+      throw invalid("{} is at {}, which is not in the memory of the plan's GPU ({}, device {})", what, p,
+                    device_.name, device_.ordinal);
+    }
+  }
   void* allocate(size_t bytes) const override {
     const ContextScope scope(context_);
     return taken(bytes, [](DevicePtr* p, size_t n) { return driver().alloc(p, n); });
@@ -108,13 +111,6 @@ class CudaProgram final : public Program {
     if (code == kOutOfMemory) throw std::bad_alloc();
     check(code, "allocating on the GPU");
     return reinterpret_cast<void*>(p);
-  }
-
-  void need_device(const void* p, const char* what) const {
-    if (device_of(p, device_.ordinal) != device_.ordinal) {
-      throw invalid("{} is at {}, which is not in the memory of the plan's GPU ({}, device {})", what, p,
-                    device_.name, device_.ordinal);
-    }
   }
 
   std::vector<Step> resolve(const std::vector<Launch>& launches) {

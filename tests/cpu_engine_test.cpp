@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/dtype.h"
+#include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
 #include "engine/engine.h"
 #include "engine/reference/reference.h"
@@ -355,6 +356,43 @@ TEST(CpuEngine, ManySmallTiles) {
     for (uint64_t seed = 7000; seed < 7000 + static_cast<uint64_t>(effort()) / 6; ++seed) check_random(seed);
   }
   cpu::set_cache_bytes_for_test(0);
+}
+
+// Where a 16-bit output cannot hold what lies between passes, blocks of channels are run one after the other:
+// with the bits that all of them at once, and any number of threads, would have given.
+TEST(CpuEngine, Slices) {
+  const char* heads[] = {"conv_transpose kernel 64 k3 s2 p1 op1", "conv_transpose kernel 48 k4 s2 p1",
+                         "relu | conv_transpose kernel bias 64 k2 s2"};
+  const char* tails[] = {"clamp 0 1 | softmax space | mul scale",
+                         "softmax space",
+                         "instance_norm weight bias2 | gelu",
+                         "add shift | instance_norm | leaky_relu 0.1",
+                         "max_pool 2 | softmax space",
+                         "group_norm 8",
+                         "add T:full | softmax space"};
+  int sliced = 0;
+  for (const std::string head : heads) {
+    for (const std::string tail : tails) {
+      for (const bool direct : {false, true}) {
+        const std::string text = head + " | " + tail;
+        SCOPED_TRACE(text);
+        const Dtype dtype = direct ? Dtype::kF16 : Dtype::kBF16;
+        const Algorithm algorithm = direct ? Algorithm::kDirect : Algorithm::kAuto;
+        Rng rng(77);
+        const Data data = make_data(text, {{"input", {2, 24, 2, 12, 12}}}, dtype, rng, Values::kNormal);
+        const std::vector<char> whole = run_cpu(data, dtype, 2, algorithm);
+        if (direct) compare(data, whole, dtype);
+        cpu::set_near_bytes_for_test(160000);
+        for (const int threads : {1, 2}) {
+          std::vector<std::string> notes;
+          EXPECT_EQ(run_cpu(data, dtype, threads, algorithm, true, &notes), whole) << threads << " threads";
+          sliced += notes.front().find("at a time") != std::string::npos;
+        }
+        cpu::set_near_bytes_for_test(0);
+      }
+    }
+  }
+  EXPECT_GE(sliced, 30);  // so that this is about slices
 }
 
 // Pages that a run brings in beyond what lies in input, output and packed weights.

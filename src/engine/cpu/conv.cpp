@@ -81,7 +81,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
     waste *= static_cast<double>(rounded) / static_cast<double>(positions);
   }
   const double m = static_cast<double>(tile[0] * tile[1] * tile[2]);
-  const double out_vectors = static_cast<double>(round_up(shape.c_out, 16)) / 16,
+  const double out_vectors = static_cast<double>(round_up(shape.c_out * shape.blocks, 16)) / 16,
                c_in = static_cast<double>(shape.c_in);
   tiles = std::clamp(kBoxBytes / (m * static_cast<double>(geometry.phases()) * out_vectors * 64), 1.0,
                      std::min(tiles, 16.0));

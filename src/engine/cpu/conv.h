@@ -22,8 +22,10 @@ struct ConvShape {
   int64_t c_in = 1, c_out = 1, groups = 1;
   Extents kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1}, padding = {0, 0, 0};
   Extents in = {1, 1, 1};  // of the whole tensor: taps that reach outside of it are left out
-  // For the choice of an algorithm only: the whole output, and what every box keeps together (a pool).
+  // For the choice of an algorithm only: the whole output, what every box keeps together (a pool), and of
+  // how many blocks of output channels this is one.
   Extents out = {1, 1, 1}, window = {1, 1, 1};
+  int64_t blocks = 1;
 };
 
 // The positions lo + step*i, 0 <= i < extent, of each axis.

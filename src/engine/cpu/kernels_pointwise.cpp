@@ -37,18 +37,36 @@ HWY_INLINE void Map2(const View& x, const View& y, float* out, int64_t ld, int64
   }
 }
 
-// Rows divided by one value each. A product with the reciprocal is 1.5 ulp from the quotient as long as
-// neither leaves the normal numbers.
+// A product with the reciprocal is 1.5 ulp from the quotient as long as neither leaves the normal numbers.
+HWY_INLINE MF Ordinary(VF divisor) {
+  const VF size = hn::Abs(divisor);
+  return hn::And(hn::Gt(size, Splat(0x1p-60f)), hn::Lt(size, Splat(0x1p60f)));
+}
+
+// Rows divided by one value each.
 HWY_INLINE void DivideRows(const View& x, const View& y, float* out, int64_t ld, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r) {
     const View xr{x.p + r * x.row, 0, x.col};
-    const float divisor = y.p[r * y.row];
-    const bool ordinary = std::fabs(divisor) > 0x1p-60f && std::fabs(divisor) < 0x1p60f;
-    const VF v = Splat(divisor), inverse = Splat(1.0f / divisor);
-    if (ordinary) {
+    const VF v = Splat(y.p[r * y.row]), inverse = hn::Div(Splat(1.0f), v);
+    if (hn::AllTrue(DF(), Ordinary(v))) {
       Map1(xr, out + r * ld, ld, 1, cols, [&](VF a) HWY_ATTR { return hn::Mul(a, inverse); });
     } else {
       Map1(xr, out + r * ld, ld, 1, cols, [&](VF a) HWY_ATTR { return hn::Div(a, v); });
+    }
+  }
+}
+
+// Columns divided by one value each.
+HWY_INLINE void DivideColumns(const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+                              int64_t cols) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t c = 0; c < cols; c += lanes) {
+    const VF v = hn::LoadU(d, y.p + c), inverse = hn::Div(Splat(1.0f), v);
+    const bool ordinary = hn::AllTrue(d, Ordinary(v));
+    for (int64_t r = 0; r < rows; ++r) {
+      const VF a = hn::LoadU(d, x.p + r * x.row + c);
+      hn::StoreU(ordinary ? hn::Mul(a, inverse) : hn::Div(a, v), d, out + r * ld + c);
     }
   }
 }
@@ -96,6 +114,7 @@ void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
       UPWEAVE_MAP2(hn::Mul(v, w));
     case Fn::kDiv:
       if (y.col == 0 && x.col == 1) return DivideRows(x, y, out, ld, rows, cols);
+      if (y.row == 0 && x.col == 1 && rows > 1) return DivideColumns(x, y, out, ld, rows, cols);
       UPWEAVE_MAP2(hn::Div(v, w));
     case Fn::kMinimum:
       UPWEAVE_MAP2(MinNan(v, w));

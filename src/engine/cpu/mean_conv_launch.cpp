@@ -49,7 +49,7 @@ class MeanConvLaunch final : public Launch {
     return fmt::format("mean of the convolution from {} sums of the input, without the convolution", taps());
   }
 
-  void run(const Bases& bases, char* scratch, int threads) const override {
+  void run(const Bases& bases, char* scratch, int threads, bool) const override {
     double* sums = reinterpret_cast<double*>(scratch);
     char* rows = scratch + round_up(in_.n * in_.c * taps() * 8, 64);
     const int64_t row_bytes = round_up(padded(in_.space[2]) * 4 + taps_[2] * 8, 64);

@@ -77,7 +77,7 @@ class NodeLaunch final : public Launch {
   int64_t scratch_bytes(int) const override { return 0; }
   std::string describe() const override { return fmt::format("{} on its own, in float64", node_.op->name); }
 
-  void run(const Bases& bases, char*, int threads) const override {
+  void run(const Bases& bases, char*, int threads, bool) const override {
     const std::string_view op = node_.op->name;
     Call call{bases, threads, {in_[0].read(bases), in_[0].type}, out_.write(bases)};
     if (unary(node_)) return map(call);

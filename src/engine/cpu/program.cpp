@@ -6,6 +6,7 @@
 
 #include "base/watch.h"
 #include "engine/cpu/schedule.h"
+#include "engine/cpu/slices.h"
 #include "engine/engine.h"
 #include "engine/reference/reference.h"
 
@@ -13,19 +14,22 @@ namespace upweave {
 namespace cpu {
 namespace {
 
+constexpr int64_t kScratchBytes = int64_t{16} << 20;  // a thread, at most, where a pipeline is sliced
+
 class CpuProgram final : public Program {
  public:
   CpuProgram(std::shared_ptr<const FusedPlan> plan, const Options& options)
       : plan_(std::move(plan)),
         dtype_(options.dtype),
-        threads_(options.threads > 0 ? options.threads : omp_get_max_threads()),
-        schedule_(make_schedule(*plan_, options)) {
-    for (const auto& launch : schedule_.launches)
-      scratch_ = std::max(scratch_, launch->scratch_bytes(threads_));
+        threads_(options.threads > 0 ? options.threads : omp_get_max_threads()) {
+    if (!take_slices(options)) {
+      part_ = plan_->graph;
+      take(make_schedule(*plan_, options));
+    }
   }
 
   size_t packed_bytes() const override {
-    return static_cast<size_t>(std::max<int64_t>(64, schedule_.packed_bytes));
+    return static_cast<size_t>(std::max<int64_t>(64, parts() * block_bytes()));
   }
   size_t workspace_bytes() const override { return static_cast<size_t>(values_bytes() + scratch_); }
 
@@ -49,29 +53,53 @@ class CpuProgram final : public Program {
       node.op->evaluate(node, in, out);
       return &(known[id] = std::move(out));
     };
-    char* base = static_cast<char*>(packed);
-    for (const PackedValue& value : schedule_.values) {
-      const size_t bytes = static_cast<size_t>(count(graph[value.node].shape) * size_of(value.type));
-      const void* from =
-          is_param(graph, value.node) ? parameter(value.node) : evaluate(evaluate, value.node)->data.data();
-      std::memcpy(base + value.offset, from, bytes);
-    }
-    for (const PackedKernel& kernel : schedule_.kernels) {
-      kernel.kernel->pack(evaluate(evaluate, kernel.weights)->data.data(), base + kernel.offset);
+    for (int64_t b = 0; b < parts(); ++b) {
+      char* base = static_cast<char*>(packed) + b * block_bytes();
+      for (const PackedValue& value : schedule_.values) {
+        const void* from =
+            is_param(graph, value.node) ? parameter(value.node) : evaluate(evaluate, value.node)->data.data();
+        copy_block(from, graph[value.node].shape, part_[value.node].shape, b, size_of(value.type),
+                   base + value.offset);
+      }
+      for (const PackedKernel& kernel : schedule_.kernels) {
+        const Shape& part = part_[kernel.weights].shape;
+        const double* weights = evaluate(evaluate, kernel.weights)->data.data();
+        std::vector<double> block;
+        if (blocks_ > 1) {
+          block.resize(static_cast<size_t>(count(part)));
+          copy_block(weights, graph[kernel.weights].shape, part, b, sizeof(double), block.data());
+          weights = block.data();
+        }
+        kernel.kernel->pack(weights, base + kernel.offset);
+      }
     }
   }
 
   void run(const void* packed, const void* input, void* output, void* workspace, void*) const override {
-    const Bases bases{static_cast<const char*>(input), static_cast<char*>(output),
-                      static_cast<char*>(workspace), static_cast<const char*>(packed)};
-    for (const auto& launch : schedule_.launches) {
-      launch->run(bases, bases.workspace + values_bytes(), threads_);
-      throw_if_interrupted();
+    const int64_t in = count(part_[0].shape) * size_of(dtype_),
+                  out = count(part_[part_.output].shape) * size_of(dtype_);
+    Bases bases{static_cast<const char*>(input), static_cast<char*>(output), static_cast<char*>(workspace),
+                nullptr};
+    for (int64_t n = 0; n < samples_; ++n, bases.input += in) {
+      for (int64_t b = 0; b < parts(); ++b, bases.output += out) {
+        bases.packed = static_cast<const char*>(packed) + b * block_bytes();
+        char* scratch = bases.workspace + values_bytes();
+        for (const auto& launch : schedule_.launches) {
+          launch->run(bases, scratch, threads_, b > 0);
+          throw_if_interrupted();
+          if (sliced()) scratch += launch->scratch_bytes(threads_);
+        }
+      }
     }
   }
 
   std::vector<std::string> describe() const override {
     std::vector<std::string> lines;
+    if (sliced()) {
+      lines.push_back(fmt::format("sample by sample, {} of {} channels at a time, {:.1f} MiB between passes",
+                                  part_[part_.output].shape[1], plan_->graph[part_.output].shape[1],
+                                  static_cast<double>(values_bytes()) / (1 << 20)));
+    }
     for (const auto& launch : schedule_.launches) lines.push_back(launch->describe());
     lines.push_back(fmt::format("{} thread{}, {:.1f} MiB of scratch in all", threads_,
                                 threads_ == 1 ? "" : "s", static_cast<double>(scratch_) / (1 << 20)));
@@ -79,12 +107,49 @@ class CpuProgram final : public Program {
   }
 
  private:
+  bool sliced() const { return blocks_ > 0; }
+  int64_t parts() const { return std::max<int64_t>(1, blocks_); }
   int64_t values_bytes() const { return round_up(schedule_.workspace_bytes, 4096); }
+  int64_t block_bytes() const { return round_up(schedule_.packed_bytes, 64); }
+
+  void take(Schedule schedule) {
+    schedule_ = std::move(schedule);
+    scratch_ = 0;
+    for (const auto& launch : schedule_.launches) {
+      const int64_t bytes = launch->scratch_bytes(threads_);
+      // What a slice's convolution has laid out serves its sample's next block.
+      scratch_ = sliced() ? scratch_ + bytes : std::max(scratch_, bytes);
+    }
+  }
+
+  // The largest slices that stay near, where the output cannot hold what lies between passes. Float32's can,
+  // and a trip to memory costs less there than narrower convolutions.
+  bool take_slices(const Options& options) {
+    const Shape& out = plan_->graph[plan_->graph.output].shape;
+    if (dtype_ == Dtype::kF32 || count(out) * 4 <= near_bytes()) return false;
+    for (int64_t blocks = 1; blocks <= out[1]; ++blocks) {
+      if (out[1] % blocks != 0 || (blocks > 1 && out[1] / blocks % kLane != 0)) continue;
+      std::optional<Slices> slices = cut_slices(*plan_, blocks);
+      if (!slices) return false;
+      samples_ = slices->samples;
+      blocks_ = slices->blocks;
+      take(make_schedule(slices->plan, options, blocks));
+      part_ = slices->plan.graph;
+      if (values_bytes() < near_bytes() / 20) break;  // too little work for all threads
+      if (values_bytes() <= near_bytes() && values_bytes() + scratch_ <= kScratchBytes * threads_)
+        return true;
+    }
+    samples_ = 1;
+    blocks_ = 0;
+    return false;
+  }
 
   std::shared_ptr<const FusedPlan> plan_;
   Dtype dtype_;
   int threads_;
-  Schedule schedule_;
+  int64_t samples_ = 1, blocks_ = 0;  // slices; no blocks: everything at once
+  Graph part_;                        // with the shapes of one slice
+  Schedule schedule_;                 // of one slice
   int64_t scratch_ = 0;
 };
 

@@ -35,10 +35,11 @@ ConvShape conv_shape(const ConvGeometry& g) {
 
 class Scheduler {
  public:
-  Scheduler(const FusedPlan& plan, const Options& options)
+  Scheduler(const FusedPlan& plan, const Options& options, int64_t blocks)
       : plan_(plan),
         graph_(plan.graph),
         options_(options),
+        blocks_(blocks),
         users_(users(plan.graph)),
         cache_(cache_bytes_per_core()) {
     memory_.resize(graph_.nodes.size());
@@ -67,8 +68,11 @@ class Scheduler {
   }
 
   Memory workspace_place(Id id, Dtype type) {
-    const int64_t bytes = checked_mul(count(graph_[id].shape), size_of(type), "the workspace");
     Memory m{Memory::Where::kWorkspace, result_.workspace_bytes, type, dims_of(graph_[id].shape)};
+    m.tiled = blocks_ > 0 && m.dims.voxels() > 1;
+    const int64_t channels = m.tiled ? padded(m.dims.c) : m.dims.c;
+    const int64_t elements = checked_mul(m.dims.n * m.dims.voxels(), channels, "the workspace");
+    const int64_t bytes = checked_mul(elements, size_of(type), "the workspace");
     result_.workspace_bytes = checked_add(result_.workspace_bytes, round_up(bytes, 64), "the workspace");
     return m;
   }
@@ -183,6 +187,9 @@ class Scheduler {
         builder.store(id, place(id));
     }
     result_.launches.push_back(make_tile_launch(builder.finish(), cache_));
+    for (const Id id : done) {
+      if (memory_[id].tiled) memory_[id].tile = result_.launches.back()->tile();
+    }
   }
 
   // The first convolution whose input is in memory, or behind a head that can be done on the way in.
@@ -194,6 +201,7 @@ class Scheduler {
       if (!stage->input.exists() || stage->in.n == 0) continue;
       done.push_back(conv);
       make_kernel(conv, rest, *stage);
+      stage->blocks = std::max<int64_t>(1, blocks_);
       TileBuilder builder = make_builder(Layout::kChannelsLast, rest);
       builder.begin_with(conv, std::move(stage));
       for (const Id id : rest) {
@@ -283,6 +291,7 @@ class Scheduler {
                      (!stage.pool || stage.pooling != Pooling::kAvg);
     ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
     shape.window = pooled_together(conv, rest);
+    shape.blocks = std::max<int64_t>(1, blocks_);
     stage.kernel =
         make_conv_kernel(shape, raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, options_.precision);
     stage.packed_offset = result_.packed_bytes;
@@ -305,6 +314,7 @@ class Scheduler {
     std::vector<Id> best;
     Layout layout = Layout::kChannelsFirst;
     for (const Layout l : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+      if (blocks_ > 0 && l == Layout::kChannelsFirst) continue;  // tiled values are channels last
       const std::vector<Memory> memory = memory_;
       const Schedule counted{{}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes};
       TileBuilder builder = make_builder(l, candidates);
@@ -346,6 +356,7 @@ class Scheduler {
   const FusedPlan& plan_;
   const Graph& graph_;
   const Options& options_;
+  const int64_t blocks_;  // 0: not sliced
   const std::vector<std::vector<Id>> users_;
   const int64_t cache_;
   std::vector<std::vector<Id>> nodes_;  // of each pass, with what is computed again
@@ -356,8 +367,8 @@ class Scheduler {
 
 }  // namespace
 
-Schedule make_schedule(const FusedPlan& plan, const Options& options) {
-  return Scheduler(plan, options).run();
+Schedule make_schedule(const FusedPlan& plan, const Options& options, int64_t blocks) {
+  return Scheduler(plan, options, blocks).run();
 }
 
 }  // namespace upweave::cpu

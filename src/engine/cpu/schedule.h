@@ -27,6 +27,8 @@ struct Schedule {
   int64_t packed_bytes = 0, workspace_bytes = 0;  // workspace: values between launches
 };
 
-Schedule make_schedule(const FusedPlan& plan, const Options& options);
+// `plan` may be a slice, of one of `blocks` blocks of channels: algorithms and tiles are then chosen as for
+// all of them, so that results do not depend on how many there are. 0: it is the whole.
+Schedule make_schedule(const FusedPlan& plan, const Options& options, int64_t blocks = 0);
 
 }  // namespace upweave::cpu

@@ -29,7 +29,7 @@ struct Slot {
   Kind kind = Kind::kFull;
   int level = 0;
   int buffer = -1;
-  Memory lent;  // channels first: read where it lies, if that is float32 rows of whole vectors
+  Memory lent;  // read where it lies: float32 rows of whole vectors, or a tile that was kept
 };
 
 struct Step {
@@ -98,9 +98,10 @@ struct Reduction {
 struct ConvStage {
   std::shared_ptr<const ConvKernel> kernel;
   int64_t packed_offset = 0;
-  Memory input;       // the tensor that is read
-  Dims in;            // what the convolution sees, behind the head's pool
-  bool pool = false;  // the head: a pool, then pointwise steps
+  int64_t blocks = 1;  // the output's channels are one of so many blocks
+  Memory input;        // the tensor that is read
+  Dims in;             // what the convolution sees, behind the head's pool
+  bool pool = false;   // the head: a pool, then pointwise steps
   Pooling pooling = Pooling::kAvg;
   Extents window = {1, 1, 1}, stride = {1, 1, 1};
   struct Point {
@@ -124,6 +125,7 @@ struct TileProgram {
   std::vector<Step> steps;
   std::vector<Reduction> reductions;
   std::unique_ptr<ConvStage> conv;
+  Extents tile = {0, 0, 0};        // if another launch's tiles are taken up
   Extents multiple = {1, 1, 1};    // tile extents at level 0 are multiples of these
   std::array<bool, 3> whole = {};  // axes that a tile may not cut
   int64_t channel_multiple = 1;    // channels first

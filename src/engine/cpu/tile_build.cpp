@@ -265,13 +265,15 @@ void TileBuilder::assign_buffers() {
   }
 }
 
-// Float32 values that only row-local steps read need no copy of their own, channels first.
+// Values that only row-local steps read need no copy of their own: float32 rows, channels first, and the
+// tiles of a launch before this one.
 void TileBuilder::lend() {
-  if (p_.layout != Layout::kChannelsFirst || p_.dims.voxels() % kLane != 0) return;
+  const bool rows = p_.layout == Layout::kChannelsFirst && p_.dims.voxels() % kLane == 0;
   std::erase_if(loads_, [&](const Step& load) {
     Slot& slot = p_.slots[static_cast<size_t>(load.out)];
     if (slot.kind != Kind::kFull || load.memory.type != Dtype::kF32 || load.memory.dims != p_.dims)
       return false;
+    if (!rows && !load.memory.tiled) return false;
     for (const std::vector<Step>* steps : {&steps_, &stores_}) {
       for (const Step& s : *steps) {
         const bool reads = s.x == load.out || s.y == load.out || s.z == load.out || s.w == load.out;
@@ -280,6 +282,7 @@ void TileBuilder::lend() {
       }
     }
     slot.lent = load.memory;
+    if (load.memory.tiled) p_.tile = load.memory.tile;
     return true;
   });
 }

@@ -15,7 +15,7 @@ int64_t TileGrid::buffer_floats(size_t buffer, const Extents& tile, int64_t chan
                                 int64_t column_count) const {
   const Kind kind = p_.buffer_kind[buffer];
   if (kind == Kind::kScalar) return kLane;
-  if (kind == Kind::kVector) return last() ? p_.ld_channels : padded(channel_count);
+  if (kind == Kind::kVector) return padded(channel_count);
   if (kind == Kind::kStats) return 4 * padded(p_.dims.c);
   if (!last()) return (kind == Kind::kFull ? channel_count : 1) * padded(column_count);
   const Level& level = p_.levels[static_cast<size_t>(p_.buffer_level[buffer])];
@@ -23,7 +23,7 @@ int64_t TileGrid::buffer_floats(size_t buffer, const Extents& tile, int64_t chan
   for (size_t a = 0; a < 3; ++a) {
     positions *= std::min(level.extent[a], (tile[a] + level.stride[a] - 1) / level.stride[a]);
   }
-  return kind == Kind::kFull ? positions * p_.ld_channels : padded(positions) + kLane;
+  return kind == Kind::kFull ? positions * channel_count : padded(positions) + kLane;
 }
 
 int64_t TileGrid::total_floats(const Extents& tile, int64_t channel_count, int64_t column_count) const {
@@ -34,26 +34,30 @@ int64_t TileGrid::total_floats(const Extents& tile, int64_t channel_count, int64
 
 // Width grows first, then height, then depth: rows of the output are then whole.
 void TileGrid::cut_positions(int64_t budget) {
+  // As if all blocks of channels were here: statistics are then of the same boxes however many there are.
+  const int64_t all = p_.ld_channels * (p_.conv ? p_.conv->blocks : 1);
+  channels = p_.ld_channels;
   const Extents full = p_.levels[0].extent;
   Extents unit = p_.multiple;
   if (p_.conv) {
     const Extents granule = p_.conv->kernel->granule();
     for (size_t a = 0; a < 3; ++a) unit[a] = std::lcm(unit[a], std::max<int64_t>(1, granule[a]));
-    if (total_floats(unit, 1, 1) > 2 * budget) unit = p_.multiple;
+    if (total_floats(unit, all, 1) > 2 * budget) unit = p_.multiple;
   }
   for (size_t a = 0; a < 3; ++a) extent[a] = p_.whole[a] ? full[a] : std::min(unit[a], full[a]);
+  if (p_.tile[0] > 0) extent = p_.tile;
   for (const size_t a : {2, 1, 0}) {
-    while (extent[a] < full[a]) {
+    while (p_.tile[0] == 0 && extent[a] < full[a]) {
       Extents next = extent;
       next[a] = std::min(full[a], extent[a] + unit[a]);
-      if (total_floats(next, 1, 1) > budget) break;
+      if (total_floats(next, all, 1) > budget) break;
       extent = next;
     }
   }
   // As many tiles, of more even extents.
   for (size_t a = 0; a < 3; ++a) {
     count[a] = (full[a] + extent[a] - 1) / extent[a];
-    if (extent[a] < full[a])
+    if (p_.tile[0] == 0 && extent[a] < full[a])
       extent[a] = std::min(extent[a], round_up((full[a] + count[a] - 1) / count[a], unit[a]));
     count[a] = (full[a] + extent[a] - 1) / extent[a];
   }

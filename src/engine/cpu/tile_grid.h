@@ -24,7 +24,7 @@ class TileGrid {
   int64_t buffer_floats(size_t buffer) const { return buffer_floats(buffer, extent, channels, columns); }
 
   Extents extent = {1, 1, 1};         // channels last: of a tile, at level 0
-  int64_t channels = 1, columns = 1;  // channels first
+  int64_t channels = 1, columns = 1;  // channels first; channels last: elements of a row
   Extents count = {1, 1, 1};          // tiles along each axis (channels first: channels, then columns)
   int64_t per_sample = 1;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "base/watch.h"
@@ -58,7 +59,9 @@ class TileLaunch final : public Launch {
     return s;
   }
 
-  void run(const Bases& bases, char* scratch, int threads) const override {
+  Extents tile() const override { return grid_.extent; }
+
+  void run(const Bases& bases, char* scratch, int threads, bool again) const override {
     double* partials = reinterpret_cast<double*>(scratch);
     char* laid = scratch + partial_bytes();
     char* own = laid + laid_bytes(threads);
@@ -68,7 +71,7 @@ class TileLaunch final : public Launch {
       char* mine = own + omp_get_thread_num() * thread_bytes_;
       const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
       if (p_.conv) {
-        sweep_conv(bases, partials, laid, mine, threads, me, team, watch);
+        sweep_conv(bases, partials, laid, mine, threads, me, team, again, watch);
       } else {
         const int64_t tiles = p_.dims.n * grid_.per_sample;
         const int64_t end = tiles * (me + 1) / team;
@@ -158,7 +161,7 @@ class TileLaunch final : public Launch {
   }
 
   void sweep_conv(const Bases& bases, double* partials, char* laid, char* mine, int threads, int64_t me,
-                  int64_t team, Watch* watch) const {
+                  int64_t team, bool again, Watch* watch) const {
     const Wave w = wave(threads);
     const int64_t rows_all = grid_.count[outer_axis()], tiles_a_row = grid_.per_sample / rows_all;
     const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
@@ -170,7 +173,8 @@ class TileLaunch final : public Launch {
         const Box input = rows_input(r, rows);
         const int64_t row_bytes = input.extent[2] * p_.conv->kernel->channels_in() * element;
         const int64_t lines = input.extent[0] * input.extent[1];
-        const bool lays = !interrupted(watch);  // all threads still meet at the barriers
+        const bool laid_before = again && w.samples == p_.dims.n && w.rows == rows_all;
+        const bool lays = !laid_before && !interrupted(watch);  // all threads still meet at the barriers
         for (int64_t i = samples * lines * me / team; lays && i < samples * lines * (me + 1) / team; ++i) {
           lay_row(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], i % input.extent[1],
                   laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
@@ -200,7 +204,7 @@ class TileLaunch final : public Launch {
     for (const Segment& segment : segments_) {
       const Step& first = p_.steps[segment.begin];
       if (chunked(first)) {
-        last() ? run_rows(segment, t, mine) : run_columns(bases, segment, t, mine);
+        last() ? run_rows(bases, segment, t, mine) : run_columns(bases, segment, t, mine);
       } else {
         run_step(bases, first, t, partials, mine);
       }
@@ -208,7 +212,7 @@ class TileLaunch final : public Launch {
   }
 
   // Channels last: a few rows at a time through all steps.
-  void run_rows(const Segment& segment, const Tile& t, char* mine) const {
+  void run_rows(const Bases& bases, const Segment& segment, const Tile& t, char* mine) const {
     const int64_t rows = grid_.box_at(t, level_of(p_.steps[segment.begin])).count(), ld = p_.ld_channels;
     const int64_t chunk = std::max<int64_t>(kLane, kChunkFloats / ld / kLane * kLane);
     for (int64_t r = 0; r < rows; r += chunk) {
@@ -218,6 +222,9 @@ class TileLaunch final : public Launch {
         const bool line = slot(s.out).kind == Kind::kLine;
         auto view = [&](int id) -> View {
           if (id < 0) return {&s.a, 0, 0};
+          if (const Memory& lent = slot(id).lent; lent.exists()) {
+            return {reinterpret_cast<const float*>(lent.read(bases)) + kept_at(t) + r * ld, ld, 1};
+          }
           const float* p = buffer(mine, id);
           switch (slot(id).kind) {
             case Kind::kFull:
@@ -374,6 +381,11 @@ class TileLaunch final : public Launch {
       return shrink(x, channels, data + at * size_of(s.memory.type), s.memory.type, false);
     }
     const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
+    if (s.memory.tiled) {
+      std::memcpy(reinterpret_cast<float*>(data) + kept_at(t), x,
+                  static_cast<size_t>(t.box.count() * p_.ld_channels) * sizeof(float));
+      return;
+    }
     if (last()) {
       const Region region{t.n, 0, channels, grid_.box_at(t, from.level)};
       return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, data,
@@ -382,6 +394,13 @@ class TileLaunch final : public Launch {
     if (from.kind == Kind::kLine && t.c0 > 0) return;
     const Region region{t.n, t.c0, channels, {}};
     store_channels(x, padded(t.positions), region, t.first, t.positions, s.memory, data, s.stream);
+  }
+
+  // Where a tile begins in a value that is kept tile after tile: behind the planes before it, the rows of
+  // tiles before it in its planes, and the tiles before it in its row.
+  int64_t kept_at(const Tile& t) const {
+    const Extents &lo = t.box.lo, &extent = t.box.extent, &full = p_.levels[0].extent;
+    return (lo[0] * full[1] * full[2] + extent[0] * (lo[1] * full[2] + extent[1] * lo[2])) * p_.ld_channels;
   }
 
   // Over runs of `trailing` positions that follow each other.

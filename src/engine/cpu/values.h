@@ -50,6 +50,10 @@ struct Memory {
   int64_t offset = 0;  // bytes
   Dtype type = Dtype::kF32;
   Dims dims;
+  // Not row-major but tile after tile, each channels last as it was computed, for a launch that goes through
+  // the same tiles.
+  bool tiled = false;
+  Extents tile = {0, 0, 0};  // their extents, once they are known
 
   bool exists() const { return where != Where::kNowhere; }
   const char* read(const Bases& b) const {
@@ -84,8 +88,10 @@ class Launch {
  public:
   virtual ~Launch() = default;
   virtual int64_t scratch_bytes(int threads) const = 0;  // alignment 64; contents need not survive
-  virtual void run(const Bases& bases, char* scratch, int threads) const = 0;
+  // `again`: the run before had the same input and scratch.
+  virtual void run(const Bases& bases, char* scratch, int threads, bool again) const = 0;
   virtual std::string describe() const = 0;
+  virtual Extents tile() const { return {0, 0, 0}; }  // of a sweep over tiles of positions
 };
 
 }  // namespace upweave::cpu

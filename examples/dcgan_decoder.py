@@ -22,4 +22,4 @@ class Generator(nn.Sequential):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    compare("DCGAN generator", Generator(), lambda quick: torch.randn(1 if quick else 16, 100, 1, 1))
+    compare("DCGAN generator", Generator(), lambda quick: [torch.randn(1 if quick else 16, 100, 1, 1)])

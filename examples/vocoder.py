@@ -39,4 +39,4 @@ class Vocoder(nn.Module):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    compare("HiFi-GAN style vocoder", Vocoder(), lambda quick: torch.randn(1, 80, 8 if quick else 64))
+    compare("HiFi-GAN style vocoder", Vocoder(), lambda quick: [torch.randn(1, 80, 8 if quick else 64)])

@@ -21,8 +21,13 @@ def test_pytorch_page():
 
 
 @pytest.mark.parametrize("name", ("unet3d_decoder", "dcgan_decoder", "vocoder"))
-def test_example(name):
+def test_example(name, tmp_path):
+    """Small, and without torch.compile's default, which would compile for a minute; with its picture."""
     pytest.importorskip("torch")
-    done = subprocess.run([sys.executable, ROOT / "examples" / f"{name}.py", "--quick"], capture_output=True, text=True)
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    done = subprocess.run([sys.executable, ROOT / "examples" / f"{name}.py", "--quick", "--plot", picture],
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "eager" in done.stdout and "Upweave call(s) a forward" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,9 +1,11 @@
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, final
 
 version: str
 
+@final
 class Weights: ...
 
+@final
 class Plan:
     def __new__(cls, text: str, named: bool, settings: dict[str, str], shapes: dict[str, tuple[int, ...]], dtype: str,
                 engine: str, precision: str, algorithm: str, threads: int, /) -> Plan: ...

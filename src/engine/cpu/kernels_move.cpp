@@ -34,19 +34,19 @@ HWY_INLINE VF FromF16(const uint16_t* p) {
   return hn::BitCast(DF(), hn::Or(hn::Or(hn::BitCast(du, scaled), special), sign));
 }
 
-// Round to nearest, ties to even, on the integer; NaN keeps its top bits and stays NaN.
+// Round to nearest, ties to even, on the integer: the result is the upper half of each lane. NaN keeps its top
+// bits and stays NaN.
 HWY_INLINE auto ToBf16(VF v) {
   const DU32 du;
   const auto u = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
   const auto rounded = hn::Add(u, hn::Add(odd, hn::Set(du, 0x7fffu)));
   const auto nan = hn::Or(u, hn::Set(du, 0x400000u));
-  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
-  return hn::ShiftRight<16>(hn::IfThenElse(is_nan, nan, rounded));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), nan, rounded);
 }
 
 // Values from 2^-14 on are rounded on the integer; below, adding 0.5 lets the adder round to multiples of
-// 2^-24.
+// 2^-24. The result is the upper half of each lane.
 HWY_INLINE auto ToF16(VF v) {
   const DU32 du;
   const auto u = hn::BitCast(du, v);
@@ -59,7 +59,7 @@ HWY_INLINE auto ToF16(VF v) {
       hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(DF(), a), Splat(0.5f))), hn::Set(du, 0x3f000000u));
   auto h = hn::IfThenElse(hn::Lt(a, hn::Set(du, 113u << 23)), small, normal);
   h = hn::IfThenElse(hn::Gt(a, hn::Set(du, 0x7f800000u)), hn::Set(du, 0x7e00u), h);
-  return hn::Or(h, sign);
+  return hn::ShiftLeft<16>(hn::Or(h, sign));
 }
 
 template <class Load>
@@ -97,12 +97,23 @@ template <class Convert>
 HWY_INLINE void Shrink16(const float* src, int64_t n, uint16_t* dst, bool stream, Convert convert) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   const auto shrunk = [&](const float* p) HWY_ATTR {
-    return hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), convert(hn::LoadU(DF(), p))));
+    const auto upper = hn::ShiftRight<16>(convert(hn::LoadU(DF(), p)));
+    return hn::DemoteTo(DU16(), hn::BitCast(hn::RebindToSigned<DF>(), upper));
   };
   int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Repartition<uint16_t, DF> d16;  // the upper halves of two vectors are one
+  const auto both = [&](const float* p) HWY_ATTR {
+    const auto lo = convert(hn::LoadU(DF(), p)), hi = convert(hn::LoadU(DF(), p + lanes));
+    return hn::ConcatOdd(d16, hn::BitCast(d16, hi), hn::BitCast(d16, lo));
+  };
   if (stream && n % 32 == 0 && reinterpret_cast<uintptr_t>(dst) % 64 == 0) {  // whole lines only
-    for (; i < n; i += lanes) hn::Stream(shrunk(src + i), DU16(), dst + i);
+    for (; i + 2 * lanes <= n; i += 2 * lanes) hn::Stream(both(src + i), d16, dst + i);
   }
+  for (; i + 2 * lanes <= n; i += 2 * lanes) hn::StoreU(both(src + i), d16, dst + i);
+#else
+  (void)stream;
+#endif
   for (; i + lanes <= n; i += lanes) hn::StoreU(shrunk(src + i), DU16(), dst + i);
   if (i < n) {
     HWY_ALIGN float in[HWY_MAX_BYTES / 4] = {};

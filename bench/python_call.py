@@ -9,6 +9,7 @@ import upweave
 
 RUNS = 50  # few enough to fit between two interruptions; the fastest of many repeats counts
 REPEATS = 300
+LIMIT = 15  # what a call may add
 
 
 def microseconds(call):
@@ -41,6 +42,8 @@ def main():
         for label, call in ((name, lambda: plan(xs, kernel=ks)), (f"{name}, out=", lambda: plan(xs, kernel=ks, out=out))):
             took = microseconds(call)
             print(f"{label:<24}{took:>10.2f}{took - native:>8.2f}")
+            if took - native > LIMIT:
+                print(f"{label}: more than {LIMIT} us")
 
 
 if __name__ == "__main__":

@@ -241,10 +241,19 @@ TEST(ErrorsOfOne, GroupsChangesNothing) {
   EXPECT_EQ(std::memcmp(one.output.data(), other.output.data(), kBuffer * sizeof(float)), 0);
 }
 
-TEST(ErrorsOfOne, AScalarThatIsNoNumber) {
-  Call call(function("scaling"));
-  call.reals[0] = std::nan("");
-  expect_error(call, {"scaling_factor is NaN"});
+// PyTorch's operators give NaN for each of these, wherever the scalar stands, so there is nothing to refuse.
+TEST(ErrorsOfNone, AScalarThatIsNoNumber) {
+  for (const char* slug : {"sum-layernorm", "scaling", "clamp-softmax"}) {
+    for (size_t i = 0; i < Call(function(slug)).reals.size(); ++i) {
+      Call call(function(slug));
+      call.reals[i] = std::nan("");
+      ASSERT_EQ(call(), UPWEAVE_OK) << slug << ": " << upweave_last_error();
+      const Plan plan = Pipeline::parse(testing::text_of(call.f, call.sizes, call.reals))
+                            .compile(testing::shapes_of(call.f, call.sizes), {.engine = Engine::kReference});
+      for (int64_t at = 0; at < count(plan.output_shape()); ++at)
+        EXPECT_TRUE(std::isnan(call.output[at])) << slug << ", element " << at;
+    }
+  }
 }
 
 TEST(ErrorsOfOne, ClampLimitsInTheWrongOrderAreNone) {  // everything becomes clamp_max: the softmax is flat

@@ -46,6 +46,9 @@ std::vector<Case> firing_cases() {
       {"drop-identity", "relu | max depth", "relu", "", k3d},
       {"drop-identity", "relu as a | mul 1 as b | add @a", "relu as a | add @a"},
 
+      {"clamp-to-nan", "relu | clamp nan 1", "relu | mul nan"},
+      {"clamp-to-nan", "hardtanh 0 nan | relu", "mul nan | relu"},
+
       {"split-bias", "conv_transpose kernel bias s2 p1", "conv_transpose kernel s2 p1 | add bias"},
       {"split-bias", "conv_transpose kernel bias as y | relu | add @y",
        "conv_transpose kernel | add bias as y | relu | add @y"},
@@ -149,6 +152,7 @@ std::vector<Case> refusing_cases() {
       {"drop-identity", "mean width | relu", "", "the axis has extent 1"},
       {"drop-identity", "relu | logsumexp channel", "", "the reduction of one element is the element"},
       {"drop-identity", "mul 1", "", "something is left to do"},
+      {"clamp-to-nan", "clamp -inf inf", "", "a limit is NaN"},
 
       {"split-bias", "conv_transpose kernel | relu", "", "there is a bias"},
 

@@ -235,6 +235,7 @@ class PipelineMaker {
           return fmt::format("@y{} | {} @y{}", rng_.integer(1, labels_), binary(), rng_.integer(1, labels_));
         [[fallthrough]];
       default:
+        if (rng_.chance(0.05)) return "clamp nan 1";  // rare: it leaves nothing but NaN to compare
         return rng_.pick<std::string>({"gelu", "gelu tanh", "tanh", "sigmoid", "relu", "leaky_relu 0.2",
                                        "swish", "mish", "hardswish", "hardtanh -1 1", "clamp -1 inf", "exp"});
     }

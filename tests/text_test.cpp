@@ -75,6 +75,8 @@ TEST(Text, NumbersPrintWithAllTheirDigits) {
   EXPECT_EQ(reprint("add +1e-5"), "add 1e-05");
   EXPECT_EQ(reprint("mul -3.1415926535897931"), "mul -3.141592653589793");
   EXPECT_EQ(reprint("clamp -inf inf"), "clamp -inf inf");
+  EXPECT_EQ(reprint("clamp -1 infinity | add Infinity | mul -INF"), "clamp -1 inf | add inf | mul -inf");
+  EXPECT_EQ(reprint("clamp nan 1 | add NaN"), "clamp nan 1 | add nan");
   EXPECT_EQ(refusal("add 0x1p2"), "column 5: '0x1p2' is not a number");
 }
 
@@ -166,6 +168,10 @@ TEST(Text, MistakesArePointedAt) {
       {"relu as y | @y 3", "column 16: '@y' stands alone in its stage"},
       {"add b$", "column 6: $ has no value; set =..."},
       {"add inf:scalar", "column 5: 'inf' cannot be a parameter's name"},
+      {"conv_transpose infinity",
+       "column 16: conv_transpose does not take 'infinity'; it is written as in "
+       "'conv_transpose kernel bias s2 p1 op1'"},
+      {"add nan:scalar", "column 5: 'nan' cannot be a parameter's name"},
       {"add ü", "column 5: 'ü' is not a name"},
       {"conv_transpose @input",
        "column 16: weights of conv_transpose must be a parameter; '@input' depends on the input"},

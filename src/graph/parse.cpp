@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <map>
 
 #include "graph/operation.h"
@@ -27,11 +26,18 @@ bool is_name(std::string_view s) {
   return !s.empty() && name_start(s[0]) && std::ranges::all_of(s, name_char);
 }
 
+// A number, or one of its words: inf, infinity, nan.
 bool to_real(std::string_view s, double& value) {
   if (s.starts_with('+')) s.remove_prefix(1);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
-  return error == std::errc() && end == s.data() + s.size() && !std::isnan(value);
+  return error == std::errc() && end == s.data() + s.size();
 }
+bool is_real(std::string_view s) {
+  double value;
+  return to_real(s, value);
+}
+// Whether it begins as a number does: then it is one, or a mistake, but no name.
+bool starts_number(std::string_view s) { return digit(s[0]) || s[0] == '-' || s[0] == '+' || s[0] == '.'; }
 
 // 2, 2x1x2 or 2,1,2.
 bool to_ints(std::string_view s, Shape& values) {
@@ -173,7 +179,7 @@ class Parser {
     const size_t colon = token.text.find(':');
     const std::string name = token.text.substr(0, colon);
     if (!is_name(name)) throw at(token.column, "'{}' is not a name", name);
-    if (name == "as" || name == "inf") throw at(token.column, "'{}' cannot be a parameter's name", name);
+    if (name == "as" || is_real(name)) throw at(token.column, "'{}' cannot be a parameter's name", name);
     auto it = values_.find(name);
     if (it != values_.end() && !is_param(graph_, it->second)) {
       throw at(token.column, "'{}' is a value of this pipeline; write @{}", name, name);
@@ -226,8 +232,7 @@ class Parser {
   void argument(const Operation& op, Node& node, std::vector<bool>& given, const Token& word) {
     size_t slot = 0;  // of the argument among the operands
     const size_t equals = word.text.find('=');
-    const bool number = digit(word.text[0]) || word.text[0] == '-' || word.text[0] == '+' ||
-                        word.text[0] == '.' || word.text == "inf";
+    const bool number = starts_number(word.text) || is_real(word.text);
     for (size_t a = 0; a < op.args.size(); ++a) {
       const Arg& arg = op.args[a];
       const bool operand = arg.kind == Arg::Kind::kTensor || arg.kind == Arg::Kind::kOperand;
@@ -264,7 +269,7 @@ class Parser {
       case Arg::Kind::kWord:
         return std::ranges::find(arg.words, text) != arg.words.end();
       case Arg::Kind::kInts:
-        return arg.prefix.empty() ? number && text != "inf" : is_extent(arg, text);
+        return arg.prefix.empty() ? starts_number(text) : is_extent(arg, text);
       case Arg::Kind::kReal:
         return number && !arg.named;
       case Arg::Kind::kOperand:
@@ -306,8 +311,7 @@ class Parser {
           node.attrs.set(arg.name, v);
           return;
         }
-        if (arg.kind == Arg::Kind::kReal || digit(word.text[0]) || word.text[0] == '-' ||
-            word.text[0] == '.') {
+        if (arg.kind == Arg::Kind::kReal || starts_number(word.text)) {
           throw at(word.column, "'{}' is not a number", word.text);
         }
         [[fallthrough]];

@@ -9,6 +9,7 @@ const std::vector<Law>& laws() {
   // room for other laws next, and what depends on final extents last.
   static const std::vector<Law> all = {
       {"drop-identity", "x * 1 = x; a reduction or pool of single elements is the element", drop_identity},
+      {"clamp-to-nan", "clamp(x; lo, hi) = x * NaN where a limit is NaN", clamp_to_nan},
       {"split-bias", "convT(x; K, b) = convT(x; K) + b", split_bias},
       {"drop-shift", "norm(x + c) = norm(x)", drop_shift},
       {"drop-scale", "norm(s x; eps) = sign(s) norm(x; eps / s^2)", drop_scale},

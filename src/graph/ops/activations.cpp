@@ -37,8 +37,13 @@ double gelu_tanh(double x) {
 }
 double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
-// NaN stays NaN through every comparison below, as in PyTorch.
-double clamp(double x, double lo, double hi) { return std::isnan(x) ? x : std::min(std::max(x, lo), hi); }
+// NaN stays NaN through every comparison below, as in PyTorch; so does a limit that is NaN.
+double clamp(double x, double lo, double hi) {
+  for (const double v : {x, lo, hi}) {
+    if (std::isnan(v)) return v;
+  }
+  return std::min(std::max(x, lo), hi);
+}
 
 Operation simple(std::string_view name, std::string_view summary,
                  void (*evaluate)(const Node&, Inputs, Tensor&),
@@ -56,12 +61,6 @@ Operation simple(std::string_view name, std::string_view summary,
   if (monotone) op.monotone = always;
   op.range = range;
   return op;
-}
-
-void check_numbers(const Node& node, std::initializer_list<std::string_view> names) {
-  for (const auto name : names) {
-    if (std::isnan(node.attrs.real(name))) throw invalid("{} of {} is not a number", name, node.op->name);
-  }
 }
 
 }  // namespace
@@ -146,10 +145,6 @@ std::vector<Operation> ops_activations() {
       false, 2);
   leaky.example = "leaky_relu 0.2";
   leaky.args = {{.name = "slope", .kind = Arg::Kind::kReal, .required = true}};
-  leaky.shape = [](const Graph& graph, const Node& node) {
-    check_numbers(node, {"slope"});
-    return same_shape(graph, node);
-  };
   // A slope of 0 makes NaN of -inf, so it does not count as monotone.
   leaky.monotone = [](const Node& node) { return node.attrs.real("slope") > 0; };
   ops.push_back(leaky);
@@ -167,10 +162,6 @@ std::vector<Operation> ops_activations() {
   clamping.example = "clamp 0 1";
   clamping.args = {{.name = "lo", .kind = Arg::Kind::kReal, .required = true},
                    {.name = "hi", .kind = Arg::Kind::kReal, .required = true}};
-  clamping.shape = [](const Graph& graph, const Node& node) {
-    check_numbers(node, {"lo", "hi"});
-    return same_shape(graph, node);
-  };
   ops.push_back(clamping);
   clamping.name = "hardtanh";
   clamping.example = "hardtanh -1 1";

@@ -9,11 +9,7 @@ namespace {
 // The shape of two broadcast values; a parameter may not enlarge the value it meets.
 Shape binary_shape(const Graph& graph, const Node& node) {
   const Shape& a = shape_of(graph, node, 0);
-  if (node.in[1] == kNone) {
-    if (std::isnan(node.attrs.real("value")))
-      throw invalid("the operand of {} is not a number", node.op->name);
-    return a;
-  }
+  if (node.in[1] == kNone) return a;
   const Shape& b = shape_of(graph, node, 1);
   const bool weights = weight_side(graph)[node.in[1]];
   if (weights || a == b) {

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "graph/ops/reductions.h"
 #include "rewrite/laws/law.h"
 
@@ -24,6 +26,20 @@ std::optional<Graph> drop_identity(const Graph& graph, Id id, Firing& firing) {
   firing.where = print_stage(graph, id);
   firing.why = "it gives back each element as it is";
   return Edit(graph).replace(id, node.in[0]);
+}
+
+// clamp(x; lo, hi) = x * NaN where a limit is NaN: all of it is NaN, as in PyTorch, which engines need not
+// know.
+std::optional<Graph> clamp_to_nan(const Graph& graph, Id id, Firing& firing) {
+  const Node& node = graph[id];
+  if (!one_of(node, {"clamp", "hardtanh"})) return std::nullopt;
+  if (!std::isnan(node.attrs.real("lo")) && !std::isnan(node.attrs.real("hi"))) return std::nullopt;
+  Attributes nan;
+  nan.set("value", std::numeric_limits<double>::quiet_NaN());
+  Edit edit(graph);
+  firing.where = print_stage(graph, id);
+  firing.why = "a limit that is NaN leaves nothing else";
+  return edit.replace(id, edit.add("mul", {node.in[0], kNone}, nan));
 }
 
 // convT(x; K, b) = convT(x; K) + b, so that the laws of `add` apply to a convolution's bias.

@@ -57,6 +57,7 @@ bool tiles_space(const Graph& graph, const Node& pool);
 
 // The laws; each file holds the ones of its subject.
 std::optional<Graph> drop_identity(const Graph&, Id, Firing&);
+std::optional<Graph> clamp_to_nan(const Graph&, Id, Firing&);
 std::optional<Graph> split_bias(const Graph&, Id, Firing&);
 std::optional<Graph> drop_shift(const Graph&, Id, Firing&);
 std::optional<Graph> drop_scale(const Graph&, Id, Firing&);

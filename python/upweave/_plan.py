@@ -108,6 +108,8 @@ class Plan:
         fresh = False
         if out is None:
             out, fresh = _like(input, self.shape)
+        elif type(out).__module__.partition(".")[0] in ("jax", "jaxlib"):  # DLPack does not say so for it
+            raise ValueError("out is read-only: a JAX array never changes")
         if weights is not None:
             if parameters:
                 raise TypeError(f"{next(iter(parameters))} is given beside weights, which hold it already")

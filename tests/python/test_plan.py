@@ -104,6 +104,11 @@ def test_jax_arrays(tensors, engine, plan):
     cast = {name: jax.numpy.asarray(t) for name, t in tensors.items()}
     y = plan(**cast)
     assert isinstance(y, jax.Array) and (np.asarray(y) == plan(**tensors)).all()
+    with pytest.raises(ValueError, match="out is read-only"):
+        plan(**cast, out=y)
+    short = {name: t.astype(jax.numpy.bfloat16) for name, t in cast.items()}
+    y = upweave.compile(TEXT, engine=engine, **short)(**short)
+    assert isinstance(y, jax.Array) and y.dtype == jax.numpy.bfloat16
 
 
 def test_an_array_library_without_a_name(tensors, plan):

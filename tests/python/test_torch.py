@@ -1,6 +1,8 @@
 """torch.compile(model, backend="upweave"): the same answers as PyTorch, in one call where the vocabulary reaches."""
 
 import copy
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -416,6 +418,14 @@ def test_what_is_not_covered_still_works():
         x = torch.randn(3, 5, 6)
         torch.testing.assert_close(compiled(unbatched)(x), unbatched(x))
     assert "no batch axis" in str(ut.report(unbatched, x))
+
+
+def test_the_string_alone_is_enough():
+    """In a process that imports torch and nothing else."""
+    code = ("import torch; m = torch.nn.ConvTranspose1d(2, 3, 2); x = torch.randn(1, 2, 5)\n"
+            "y = torch.compile(m, backend='upweave')(x); torch.testing.assert_close(y, m(x))\n"
+            "import upweave.torch; print(upweave.torch.statistics().calls)")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def test_rest_goes_to_inductor():

@@ -127,7 +127,7 @@ class Packed {
   Packed(const Problem& problem, std::unique_ptr<ConvKernel> kernel)
       : problem_(problem), kernel_(std::move(kernel)), bytes_(aligned<char>(kernel_->packed_bytes())) {
     std::memset(bytes_.get(), 0xff, kernel_->packed_bytes());
-    kernel_->pack(problem.w.data(), bytes_.get());
+    kernel_->pack(problem.w.data(), bytes_.get(), 2);
   }
 
   Result compute(const Box& box, int64_t margin = 0) const {

@@ -71,7 +71,7 @@ class ConvKernel {
 
   virtual size_t packed_bytes() const = 0;
   // `kernel` is (c_in, c_out/groups, kernel...) in float64; `packed` is aligned to 64.
-  virtual void pack(const double* kernel, void* packed) const = 0;
+  virtual void pack(const double* kernel, void* packed, int threads = 1) const = 0;
 
   virtual size_t scratch_bytes() const = 0;  // one thread's, alignment 64; it need not be cleared
   // `input.box` contains input_box(output.box). Data pointers and ld*4 bytes are best aligned to 64.

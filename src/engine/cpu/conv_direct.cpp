@@ -57,12 +57,13 @@ float DirectConv::element(const double* tap, int64_t group, int64_t k, int64_t c
   return std::bit_cast<float>(even | odd << 16);
 }
 
-void DirectConv::pack(const double* kernel, void* packed) const {
-  float* to = static_cast<float*>(packed);
+void DirectConv::pack(const double* kernel, void* packed, int threads) const {
   const Extents& size = shape_.kernel;
   const int64_t volume = size[0] * size[1] * size[2];
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     const auto e = geometry_.phase(i);
+    float* to = static_cast<float*>(packed) + phase_offset_[i];
     for_panels([&](int64_t group, int64_t first, int64_t columns) {
       for (const Tap& d : geometry_.residues[0][e[0]].taps) {
         for (const Tap& h : geometry_.residues[1][e[1]].taps) {

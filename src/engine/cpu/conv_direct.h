@@ -21,7 +21,7 @@ class DirectConv final : public ConvKernel {
   Extents granule() const override { return shape_.stride; }
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, {1, 1, 1}); }
   size_t packed_bytes() const override { return static_cast<size_t>(packed_floats_) * sizeof(float); }
-  void pack(const double* kernel, void* packed) const override;
+  void pack(const double* kernel, void* packed, int threads) const override;
   size_t scratch_bytes() const override { return static_cast<size_t>(3 * max_taps_) * sizeof(int64_t); }
   void compute(const void* packed, const ConvInput& input, const ConvOutput& output,
                void* scratch) const override;

@@ -55,7 +55,7 @@ class ToomConv final : public ConvKernel {
   }
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, tile_); }
   size_t packed_bytes() const override { return static_cast<size_t>(packed_floats_) * sizeof(float); }
-  void pack(const double* kernel, void* packed) const override;
+  void pack(const double* kernel, void* packed, int threads) const override;
   size_t scratch_bytes() const override;
   void compute(const void* packed, const ConvInput& input, const ConvOutput& output,
                void* scratch) const override;

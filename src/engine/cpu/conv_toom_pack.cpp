@@ -1,4 +1,6 @@
 // The weights of a Toom-Cook kernel: G along each axis in float64, rounded once.
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -33,29 +35,39 @@ std::vector<double> g_matrix(const ToomAxis& f) {
 
 }  // namespace
 
-void ToomConv::pack(const double* kernel, void* packed) const {
+void ToomConv::pack(const double* kernel, void* packed, int threads) const {
   float* base = static_cast<float*>(packed);
   const int64_t volume = shape_.kernel[0] * shape_.kernel[1] * shape_.kernel[2];
-  direct_.pack(kernel, base + direct_at_);
+  direct_.pack(kernel, base + direct_at_, threads);
   const bool fit = fit_weights(kernel, shape_.c_in, shape_.c_out, volume);
   base[0] = fit ? 1.0f : 0.0f;
   if (!fit) return;
 
   const int64_t out = channels_out(), most = kMaxPoints * kMaxPoints * kMaxPoints * out;
-  std::vector<double> taps(volume * out), a(most), b(most);
   std::array<std::vector<std::vector<double>>, 3> g;
   for (int axis = 0; axis < 3; ++axis) {
     for (const ToomResidue& r : residues_[axis]) g[axis].push_back(g_matrix(r.axis));
   }
-  for (int64_t ci = 0; ci < shape_.c_in; ++ci) {
-    for (int64_t co = 0; co < shape_.c_out; ++co) {
-      for (int64_t k = 0; k < volume; ++k) taps[k * out + co] = kernel[(ci * shape_.c_out + co) * volume + k];
-    }
-    for (int64_t phase = 0; phase < geometry_.phases(); ++phase) {
-      if (direct_phase_[phase]) continue;
-      const auto e = geometry_.phase(phase);
-      pack_phase(taps.data(), {g[0][e[0]].data(), g[1][e[1]].data(), g[2][e[2]].data()}, phase, ci, a.data(),
-                 b.data(), base + phase_at_[phase]);
+  // What one thread works with: a channel's taps, and room for all points twice.
+  const int64_t room = volume * out + 2 * most;
+  std::vector<double> rooms(static_cast<size_t>(room * threads));
+#pragma omp parallel num_threads(threads)
+  {
+    double* taps = rooms.data() + omp_get_thread_num() * room;
+    double *a = taps + volume * out, *b = a + most;
+#pragma omp for schedule(static)
+    for (int64_t ci = 0; ci < shape_.c_in; ++ci) {
+      for (int64_t co = 0; co < shape_.c_out; ++co) {
+        for (int64_t k = 0; k < volume; ++k) {
+          taps[k * out + co] = kernel[(ci * shape_.c_out + co) * volume + k];
+        }
+      }
+      for (int64_t phase = 0; phase < geometry_.phases(); ++phase) {
+        if (direct_phase_[phase]) continue;
+        const auto e = geometry_.phase(phase);
+        pack_phase(taps, {g[0][e[0]].data(), g[1][e[1]].data(), g[2][e[2]].data()}, phase, ci, a, b,
+                   base + phase_at_[phase]);
+      }
     }
   }
 }

@@ -70,7 +70,7 @@ class CpuProgram final : public Program {
           copy_block(weights, graph[kernel.weights].shape, part, b, sizeof(double), block.data());
           weights = block.data();
         }
-        kernel.kernel->pack(weights, base + kernel.offset);
+        kernel.kernel->pack(weights, base + kernel.offset, threads_);
       }
     }
   }

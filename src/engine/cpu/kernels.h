@@ -74,10 +74,10 @@ enum class Pooling : uint8_t { kMax, kMin, kAvg, kSum };
 // null) turns the maximum into the minimum where it is -1.
 void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, const Extents& window,
                const Extents& stride, const float* sign, float* out, const Extents& extent);
-// out[k] = x[k*stride] with the window - 1 elements behind it, combined; x and out are padded to whole
-// vectors.
-void pool_row(Pooling pooling, const float* x, int64_t window, int64_t stride, int64_t n, float scale,
-              float* out);
+// out[k] = scale times all of rows[r][k*stride + e], e < window, combined: over rows first, then along the
+// window. Rows and out are padded to whole vectors.
+void pool_rows(Pooling pooling, const float* const* rows, int count, int64_t window, int64_t stride,
+               int64_t n, float scale, float* out);
 
 // Element types: `n` elements between memory and float32.
 void expand(const void* src, Dtype type, int64_t n, float* dst);

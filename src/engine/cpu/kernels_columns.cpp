@@ -149,23 +149,33 @@ float CombineOne(Pooling pooling, float a, float b) {
   return std::isnan(b) || (pooling == Pooling::kMax ? b > a : b < a) ? b : a;
 }
 
-void PoolRow(Pooling pooling, const float* x, int64_t window, int64_t stride, int64_t n, float scale,
-             float* out) {
+void PoolRows(Pooling pooling, const float* const* rows, int count, int64_t window, int64_t stride, int64_t n,
+              float scale, float* out) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const VF s = Splat(scale);
   if (window == 2 && stride == 2) {
     for (int64_t k = 0; k < n; k += lanes) {
       VF even, odd;
-      hn::LoadInterleaved2(d, x + 2 * k, even, odd);
+      hn::LoadInterleaved2(d, rows[0] + 2 * k, even, odd);
+      for (int r = 1; r < count; ++r) {
+        VF e, o;
+        hn::LoadInterleaved2(d, rows[r] + 2 * k, e, o);
+        even = Combine(pooling, even, e);
+        odd = Combine(pooling, odd, o);
+      }
       hn::StoreU(hn::Mul(Combine(pooling, even, odd), s), d, out + k);
     }
     return;
   }
   for (int64_t k = 0; k < n; ++k) {
-    float v = x[k * stride];
-    for (int64_t e = 1; e < window; ++e) v = CombineOne(pooling, v, x[k * stride + e]);
-    out[k] = v * scale;
+    float all = 0;
+    for (int64_t e = 0; e < window; ++e) {
+      float v = rows[0][k * stride + e];
+      for (int r = 1; r < count; ++r) v = CombineOne(pooling, v, rows[r][k * stride + e]);
+      all = e == 0 ? v : CombineOne(pooling, all, v);
+    }
+    out[k] = all * scale;
   }
 }
 
@@ -179,7 +189,7 @@ HWY_EXPORT(FoldColumns);
 HWY_EXPORT(MomentsColumns);
 HWY_EXPORT(ExpSumColumns);
 HWY_EXPORT(PoolTile);
-HWY_EXPORT(PoolRow);
+HWY_EXPORT(PoolRows);
 
 void fold_columns(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, double* out,
                   float* scratch) {
@@ -198,9 +208,9 @@ void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, c
   HWY_DYNAMIC_DISPATCH(PoolTile)(pooling, x, in, ld, window, stride, sign, out, extent);
 }
 
-void pool_row(Pooling pooling, const float* x, int64_t window, int64_t stride, int64_t n, float scale,
-              float* out) {
-  HWY_DYNAMIC_DISPATCH(PoolRow)(pooling, x, window, stride, n, scale, out);
+void pool_rows(Pooling pooling, const float* const* rows, int count, int64_t window, int64_t stride,
+               int64_t n, float scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(PoolRows)(pooling, rows, count, window, stride, n, scale, out);
 }
 
 }  // namespace upweave::cpu

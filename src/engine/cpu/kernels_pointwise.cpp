@@ -85,7 +85,7 @@ void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
     case Fn::kSign:
       UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), Splat(-1.0f), Splat(1.0f)));
     case Fn::kRelu:
-      UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), zero, v));
+      UPWEAVE_MAP1(AtLeast(zero, v));
     case Fn::kLeakyRelu:
       UPWEAVE_MAP1(hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, va), v));
     case Fn::kClamp:

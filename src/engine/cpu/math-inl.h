@@ -34,11 +34,16 @@ HWY_INLINE VF Poly(VF x, float c0, C... rest) {
 // two give NaN if either is NaN.
 HWY_INLINE VF MaxNan(VF a, VF b) { return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a); }
 HWY_INLINE VF MinNan(VF a, VF b) { return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a); }
+// The larger and the smaller of a number and x; NaN if x is NaN, which x86's instructions give as they stand.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_INLINE VF AtLeast(VF lo, VF x) { return hn::Max(lo, x); }
+HWY_INLINE VF AtMost(VF hi, VF x) { return hn::Min(hi, x); }
+#else
+HWY_INLINE VF AtLeast(VF lo, VF x) { return hn::IfThenElse(hn::Lt(x, lo), lo, x); }
+HWY_INLINE VF AtMost(VF hi, VF x) { return hn::IfThenElse(hn::Gt(x, hi), hi, x); }
+#endif
 // NaN stays NaN; lo > hi gives hi.
-HWY_INLINE VF Clamp(VF x, VF lo, VF hi) {
-  x = hn::IfThenElse(hn::Lt(x, lo), lo, x);
-  return hn::IfThenElse(hn::Gt(x, hi), hi, x);
-}
+HWY_INLINE VF Clamp(VF x, VF lo, VF hi) { return AtMost(hi, AtLeast(lo, x)); }
 
 // y 2^n for integral n in [-151, 151], rounded once where it becomes subnormal, infinite where it overflows.
 HWY_INLINE VF Scale(VF y, VF n) {
@@ -53,7 +58,7 @@ HWY_INLINE VF Scale(VF y, VF n) {
 #endif
 }
 
-// exp(x) for x in [-105, 90] (NaN gives anything): 2^n exp(r) with |r| <= ln(2)/2.
+// exp(x) for x in [-105, 90]: 2^n exp(r) with |r| <= ln(2)/2.
 HWY_INLINE VF ExpCore(VF x) {
   const VF n = hn::Round(hn::Mul(x, Splat(1.44269504f)));
   const VF r = hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
@@ -63,10 +68,7 @@ HWY_INLINE VF ExpCore(VF x) {
 }
 
 // 1.5 ulp everywhere.
-HWY_INLINE VF Exp(VF x) {
-  const VF y = ExpCore(hn::Min(hn::Max(x, Splat(-105.0f)), Splat(90.0f)));
-  return hn::IfThenElse(hn::Eq(x, x), y, x);
-}
+HWY_INLINE VF Exp(VF x) { return ExpCore(Clamp(x, Splat(-105.0f), Splat(90.0f))); }
 
 // e^-|x| / (1 + e^-|x|) and its complement: no cancellation on either side. 3 ulp everywhere.
 HWY_INLINE VF Sigmoid(VF x) {
@@ -81,11 +83,10 @@ HWY_INLINE VF Tanh(VF x) {
   const VF p = Poly(x2, -3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f, 2.06390887954e-2f,
                     -5.70498872745e-3f);
   const VF small = hn::MulAdd(hn::Mul(x2, x), p, x);
-  const VF clamped = hn::Min(t, Splat(10.0f));  // tanh(10) rounds to 1
+  const VF clamped = AtMost(Splat(10.0f), t);  // tanh(10) rounds to 1
   const VF e = ExpCore(hn::Add(clamped, clamped));
   const VF large = hn::CopySign(hn::Sub(Splat(1.0f), hn::Div(Splat(2.0f), hn::Add(e, Splat(1.0f)))), x);
-  const VF y = hn::IfThenElse(hn::Lt(t, Splat(0.625f)), small, large);
-  return hn::IfThenElse(hn::Eq(x, x), y, x);
+  return hn::IfThenElse(hn::Lt(t, Splat(0.625f)), small, large);
 }
 
 // 3 ulp, or |x| times the smallest subnormal.
@@ -94,10 +95,10 @@ HWY_INLINE VF Swish(VF x) { return hn::Mul(x, Sigmoid(x)); }
 // tanh(log1p(e)) = n / (n + 2) with e = exp(x), n = e (e + 2); x itself from 20 on. 4 ulp, or |x| times the
 // smallest subnormal.
 HWY_INLINE VF Mish(VF x) {
-  const VF e = Exp(hn::Min(x, Splat(20.0f)));
+  const VF e = Exp(AtMost(Splat(20.0f), x));
   const VF n = hn::Mul(e, hn::Add(e, Splat(2.0f)));
   const VF y = hn::Mul(x, hn::Div(n, hn::Add(n, Splat(2.0f))));
-  return hn::IfThenElse(hn::Ge(x, Splat(20.0f)), x, hn::IfThenElse(hn::Eq(x, x), y, x));
+  return hn::IfThenElse(hn::Ge(x, Splat(20.0f)), x, y);
 }
 
 HWY_INLINE VF Hardswish(VF x) {

@@ -24,24 +24,32 @@ void prefetch(const char* row, int64_t bytes) {
 // Windows [w, w + n) of channel c: rows are combined first, then the elements of each window.
 void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, int64_t d, int64_t h,
                 int64_t w, int64_t count, float* acc, float* line, float* out) {
+  constexpr int64_t kMaxRows = 16;
   const Dims& dims = conv.input.dims;
-  const int64_t length = span(conv, count);
-  for (int64_t i = 0; i < conv.window[0]; ++i) {
-    for (int64_t j = 0; j < conv.window[1]; ++j) {
-      const int64_t row = ((n * dims.c + c) * dims.space[0] + d * conv.stride[0] + i) * dims.space[1] +
-                          h * conv.stride[1] + j;
-      const char* src = data + (row * dims.space[2] + w * conv.stride[2]) * size_of(conv.input.type);
-      const bool first = i == 0 && j == 0;
-      prefetch(src + conv.stride[1] * dims.space[2] * size_of(conv.input.type),
-               length * size_of(conv.input.type));
-      const bool direct = conv.input.type == Dtype::kF32 && length % kLane == 0 && !first;
-      if (!direct) expand(src, conv.input.type, length, first ? acc : line);
-      if (!first) combine(conv.pooling, direct ? reinterpret_cast<const float*>(src) : line, acc, length);
+  const int64_t length = span(conv, count), all = conv.window[0] * conv.window[1];
+  // Float32 rows are read where they lie, if whole vectors of them are there.
+  const bool direct = conv.input.type == Dtype::kF32 && all <= kMaxRows && count % kLane == 0 &&
+                      conv.window[2] == conv.stride[2];
+  const float* rows[kMaxRows] = {acc};
+  for (int64_t k = 0; k < all; ++k) {
+    const int64_t row =
+        ((n * dims.c + c) * dims.space[0] + d * conv.stride[0] + k / conv.window[1]) * dims.space[1] +
+        h * conv.stride[1] + k % conv.window[1];
+    const char* src = data + (row * dims.space[2] + w * conv.stride[2]) * size_of(conv.input.type);
+    prefetch(src + conv.stride[1] * dims.space[2] * size_of(conv.input.type),
+             length * size_of(conv.input.type));
+    if (direct) {
+      rows[k] = reinterpret_cast<const float*>(src);
+      continue;
     }
+    expand(src, conv.input.type, length, k == 0 ? acc : line);
+    if (k > 0) combine(conv.pooling, line, acc, length);
   }
-  const double size = static_cast<double>(conv.window[0] * conv.window[1] * conv.window[2]);
-  const float scale = conv.pooling == Pooling::kAvg ? static_cast<float>(1.0 / size) : 1.0f;
-  pool_row(conv.pooling, acc, conv.window[2], conv.stride[2], count, scale, out);
+  const float scale = conv.pooling == Pooling::kAvg
+                          ? static_cast<float>(1.0 / static_cast<double>(all * conv.window[2]))
+                          : 1.0f;
+  pool_rows(conv.pooling, rows, direct ? static_cast<int>(all) : 1, conv.window[2], conv.stride[2], count,
+            scale, out);
 }
 
 void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_t c, int64_t channels,

@@ -320,6 +320,38 @@ def test_batch_sizes_do_not_compile_without_end():
     assert len(graphs) <= 2 and ut.statistics().compiled - before.compiled == 4
 
 
+def test_everything_dynamic():
+    """dynamic=True makes symbols of eps and slopes as well: they are covered, and their changes are seen. A number that
+    is an argument is left to PyTorch."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.ConvTranspose2d(3, 4, 3, stride=2), nn.GroupNorm(2, 4)
+            self.slope = nn.LeakyReLU(0.2)
+
+        def forward(self, x, factor):
+            return self.slope(self.norm(self.conv(x))) * factor
+
+    model, graphs = Model(), []
+
+    def counting(module, inputs):
+        graphs.append(1)
+        return ut.backend(module, inputs, options={"rest": "eager"})
+
+    run, before = torch.compile(model, backend=counting, dynamic=True), ut.statistics()
+    with torch.no_grad():
+        for size, factor in ((4, 0.5), (6, 0.7), (9, 0.9)):
+            x = torch.randn(2, 3, size, size + 1)
+            torch.testing.assert_close(run(x, factor), model(x, factor), rtol=1e-4, atol=1e-5)
+        assert len(graphs) == 1
+        model.slope.negative_slope = 0.7
+        torch.testing.assert_close(run(x, factor), model(x, factor), rtol=1e-4, atol=1e-5)
+    assert ut.statistics().calls - before.calls == 4 and ut.statistics().eager == before.eager
+    ran = [key[0] for key in _op._plans.plans if "leaky_relu 0.2" in str(key[0])]
+    assert ran and ran[-1] == "conv_transpose t0 bias=t1 s2 | group_norm 2 weight=t2 bias=t3 eps=1e-05 | leaky_relu 0.2"
+
+
 def test_kept_plans_are_bounded(monkeypatch):
     monkeypatch.setattr(_op, "MOST_PLANS", 5)
     k = torch.randn(2, 3, 2)

@@ -101,8 +101,7 @@ def batch_norm(r, x, running_mean, running_var, weight=None, bias=None, training
         return r.add(value, f"mul {scale}:channel | add {shift}:channel", affine=True)
     moments = None
     if running_mean is not None:
-        number(momentum, "momentum")
-        moments = (running_mean, running_var, momentum)
+        moments = (running_mean, running_var, float(number(momentum, "momentum")))
     return r.add(value, f"batch_norm{_affine(r, weight, bias)} eps={number(eps)}", moments=moments)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
+from torch._dynamo.source import AttrSource
 from torch.fx import Node
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -97,7 +98,19 @@ def same(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(x is y or str(x) == str(y) for x, y in zip(a, b))
 
 
+def _settled(x: Any) -> Any:
+    """With dynamic=True PyTorch makes symbols of a module's own numbers too, an eps or a slope: they are read now, and
+    PyTorch compiles again should one change. Numbers that are arguments may change at every call and stay symbols."""
+    value = example(x) if isinstance(x, Node) else x
+    if not isinstance(value, torch.SymFloat):
+        return x
+    sources = value.node.shape_env.var_to_sources.get(value.node.expr, [])
+    own = bool(sources) and all(isinstance(source, AttrSource) for source in sources)
+    return float(value) if own or value.node.expr.is_number else x
+
+
 def number(x: Any, what: str = "operand") -> str:
+    x = _settled(x)
     if isinstance(x, bool) or not isinstance(x, (int, float)) or math.isnan(x):
         raise NotCovered(f"its {what} is {x}, not a number known now")
     return repr(float(x))

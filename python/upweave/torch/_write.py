@@ -68,7 +68,8 @@ class Writer:
         self.out_dtype = example(self.last).dtype
         conv_tensors = {a for a in self.convolution.args[:3] if isinstance(a, Node)}
         others = {example(a).dtype for _, arguments in self.region.tensors.values() for a in arguments
-                  if isinstance(a, Node) and a not in conv_tensors and example(a).dim() > 0}
+                  if isinstance(a, Node) and isinstance(example(a), torch.Tensor)  # eps may be a symbol
+                  and a not in conv_tensors and example(a).dim() > 0}
         values = {example(n).dtype for n in covered if isinstance(example(n), torch.Tensor)}
         seen = others | values
         if torch.float64 in seen and len(seen) > 1 or any(d not in FLOATS for d in seen):

@@ -158,6 +158,7 @@ DEVICE void products_fma(float (&sum)[G::kSums][G::kNr], int cls, const int* cla
   for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
     for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
+#pragma unroll 1
   for (int step = group_begin[class_begin[cls]]; step < group_begin[class_begin[cls + 1]]; ++step) {
     const int kd = tap[step][0], kh = tap[step][1], kw = tap[step][2] & 0xffff, block = tap[step][2] >> 16;
 #pragma unroll
@@ -170,6 +171,7 @@ DEVICE void products_fma(float (&sum)[G::kSums][G::kNr], int cls, const int* cla
         const int d = row.jd * G::kFd + dl[0], h = row.jh * G::kFh + dl[1], wd = row.jw * G::kFw + dl[2];
         if (!row.ok || d < 0 || h < 0 || wd < 0 || d >= G::kInD || h >= G::kInH || wd >= G::kInW) continue;
         const int last = min(G::kCIn, (block + 1) * G::kCk);
+#pragma unroll 1  // this path is rare: unrolled, it is most of what the compiler works on
         for (int ci = block * G::kCk; ci < last; ++ci) {
           const float xv = x(row.n, ci, d, h, wd);
 #pragma unroll

@@ -1,0 +1,106 @@
+// The five pipelines, and what norms and softmax must survive, on every instruction set of the machine.
+#include "cpu_check.h"
+#include "graph/graph.h"
+
+namespace upweave::testing {
+namespace {
+
+// The machine's sets are all there, and asking for one gives it.
+TEST(CpuValues, EveryInstructionSetIsRun) {
+  std::vector<std::string> names;
+  for_each_target([&](int64_t target) {
+    names.emplace_back(hwy::TargetName(target));
+    Rng rng(1);
+    std::vector<std::string> notes;
+    const Data data =
+        make_data("conv_transpose kernel 8 k3", {{"input", {1, 4, 5, 6}}}, Dtype::kF32, rng, Values::kNormal);
+    run_cpu(data, Dtype::kF32, 1, Algorithm::kDirect, true, &notes);
+    std::string said;
+    for (const std::string& note : notes) said += note + "\n";
+    EXPECT_NE(said.find(names.back()), said.npos) << said;
+  });
+#ifdef __x86_64__
+  std::vector<std::string> expected = {"SCALAR"};
+  if (__builtin_cpu_supports("sse4.2")) expected.insert(expected.end(), {"SSSE3", "SSE4"});
+  if (__builtin_cpu_supports("avx2")) expected.emplace_back("AVX2");
+  if (__builtin_cpu_supports("avx512f")) expected.emplace_back("AVX3");
+  for (const std::string& name : expected)
+    EXPECT_NE(std::ranges::find(names, name), names.end()) << name << " is not tested";
+#endif
+}
+
+TEST(CpuValues, FivePipelines) {
+  for_each_target([](int64_t) {
+    for (const Named& c : kFive) {
+      const Shapes shapes = {{"input", c.input}};
+      for (const Dtype dtype : kTypes) {
+        for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kAuto})
+          check(c.text, shapes, 8, dtype, Values::kNormal, true, algorithm);
+        check(c.text, shapes, 9, dtype, Values::kSpecial, true, Algorithm::kAuto);
+      }
+      check(c.text, shapes, 9, Dtype::kF32, Values::kSpecial);
+      check(c.text, shapes, 3, Dtype::kF32, Values::kLargeMean, true, Algorithm::kAuto);
+    }
+  });
+}
+
+// Results below the normal range lose nothing but that range's own steps: no instruction set may take them
+// for zero. (bfloat16 dot products do; they are left out here, as conv.h leaves them out of its promise.)
+TEST(CpuValues, SubnormalResults) {
+  for_each_target([](int64_t) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16}) {
+      for (const char* text :
+           {"conv_transpose kernel 5 k3 s2 p1", "conv_transpose kernel 5 k3 s2 p1 | max_pool 2",
+            "mul 0.5 | tanh", "avg_pool 2 | leaky_relu 0.5"}) {
+        check(text, {{"input", {2, 3, 5, 6}}}, 21, dtype, Values::kSubnormal);
+      }
+    }
+  });
+}
+
+const char* const kTails[] = {"layer_norm channel", "batch_norm w b",      "group_norm 2 w b",
+                              "instance_norm",      "layer_norm last w b", "softmax space",
+                              "softmax channel",    "logsumexp channel",   "logsumexp space"};
+
+TEST(CpuValues, LargeMeansAndSpecialValues) {
+  for_each_target([](int64_t) {
+    for (const char* tail : kTails) {
+      const std::string text = std::string("conv_transpose kernel 6 k3 s2 p1 | ") + tail;
+      check(text, {{"input", {2, 3, 5, 6}}}, 5, Dtype::kF32, Values::kLargeMean);
+      check(tail, {{"input", {2, 4, 5, 6}}}, 6, Dtype::kF32, Values::kLargeMean);
+      check(tail, {{"input", {2, 4, 5, 6}}}, 7, Dtype::kF32, Values::kSpecial);
+      check(tail, {{"input", {2, 4, 5, 6}}}, 7, Dtype::kF32, Values::kExtreme);
+    }
+    check("clamp -10000 10000 | softmax space", {{"input", {2, 4, 5, 6}}}, 7, Dtype::kF32, Values::kExtreme);
+    check("conv_transpose kernel 6 k3 s2 p1 | clamp -10000 10000 | softmax space | mul scale",
+          {{"input", {2, 3, 5, 6}}}, 7, Dtype::kF32, Values::kExtreme);
+  });
+}
+
+// The bound of a norm around 1e4 is sharp enough to tell: float32 sums of squares are far outside of it.
+TEST(CpuValues, ASumOfSquaresWouldBeSeen) {
+  Rng rng(1);
+  const Data data =
+      make_data("instance_norm", {{"input", {2, 4, 8, 8}}}, Dtype::kF32, rng, Values::kLargeMean);
+  Rounding rounding;
+  const Tensor truth = evaluate(data.graph, data.tensors, &rounding);
+  const std::vector<double>& x = data.tensors.at("input").data;
+  int outside = 0;
+  for (size_t set = 0; set < 8; ++set) {
+    float sum = 0, squares = 0;
+    for (size_t i = 0; i < 64; ++i) {
+      const auto v = static_cast<float>(x[set * 64 + i]);
+      sum += v, squares += v * v;
+    }
+    const float mean = sum / 64, var = squares / 64 - mean * mean;
+    for (size_t i = set * 64; i < set * 64 + 64; ++i) {
+      const float y = (static_cast<float>(x[i]) - mean) / std::sqrt(var + 1e-5f);
+      outside +=
+          !within(y, truth.data[i], element_bound(truth.data[i], truth.err[i], Dtype::kF32), Dtype::kF32);
+    }
+  }
+  EXPECT_GT(outside, 400) << "of 512";
+}
+
+}  // namespace
+}  // namespace upweave::testing

@@ -7,8 +7,9 @@
 Every contender is a process of its own that is checked against a float64 evaluation first, then asked for three runs
 at a time (at full size, one), in turns, whose median is a sample; before each sample the FMA peak of both cores is
 measured. Reported are medians over the rounds, and the ratio to the peak that was there at that moment. Data is signed
-and seeded; weights are packed inside our time. "first call" is what is done once, before the first run: for us
-planning and packing, for PyTorch its first run (with torch.compile, the compilation).
+and seeded. Our weights are packed once, as the oneDNN program reorders its own; "pack+run" packs them in every run, as
+the five C functions do. "first call" is what is done once, before the first run: for us planning and packing, for
+PyTorch its first run (with torch.compile, the compilation).
 """
 import argparse
 import importlib.metadata

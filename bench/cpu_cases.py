@@ -68,11 +68,12 @@ def contenders(peers, slug, batch, folder):
     onednn = [os.path.join(peers, "onednn"), slug]
     inputs, upsampled, output = sizes(slug, batch)
     all_of_them = {
-        "upweave": (ours + ["auto", "2"], "upweave-f32-auto.bin", inputs + output, 0),
-        "upweave direct": (ours + ["direct", "2"], "upweave-f32-direct.bin", inputs + output, 0),
-        "upweave 1 thread": (ours + ["auto", "1"], "upweave-f32-auto.bin", inputs + output, 0),
+        "upweave": (ours + ["auto", "2", "once"], "upweave-f32-auto.bin", inputs + output, 0),
+        "upweave pack+run": (ours + ["auto", "2", "each"], "upweave-f32-auto.bin", inputs + output, 0),
+        "upweave direct": (ours + ["direct", "2", "once"], "upweave-f32-direct.bin", inputs + output, 0),
+        "upweave 1 thread": (ours + ["auto", "1", "once"], "upweave-f32-auto.bin", inputs + output, 0),
         "onednn": (onednn + [folder, str(batch), "f32"], "onednn-f32.bin", inputs + output, 0),
-        "upweave bf16": (ours16 + ["auto", "2"], "bf16/upweave-bf16-auto.bin", (inputs + output) // 2, 0),
+        "upweave bf16": (ours16 + ["auto", "2", "once"], "bf16/upweave-bf16-auto.bin", (inputs + output) // 2, 0),
         "onednn bf16": (onednn + [f"{folder}/bf16", str(batch), "bf16"], "bf16/onednn-bf16.bin",
                         (inputs + output) // 2, 0),
     }

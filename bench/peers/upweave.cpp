@@ -1,8 +1,7 @@
 // Upweave as a contender.
-//   upweave SLUG FOLDER BATCH DTYPE ALGORITHM THREADS    reads FOLDER/<tensor>.bin, writes FOLDER/<name>.bin,
-//   serves
-// Weights are packed at every run, as a caller of the five C functions would have it, unless PACK=once is
-// set.
+//   upweave SLUG FOLDER BATCH DTYPE ALGORITHM THREADS once|each    reads FOLDER/<tensor>.bin, writes
+//   FOLDER/<name>.bin, serves
+// Weights are packed once, or at each run, as a caller of the five C functions would have it.
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -22,8 +21,8 @@ std::vector<char> load(const std::string& path) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 7) {
-    std::fprintf(stderr, "usage: upweave SLUG FOLDER BATCH f32|f16|bf16 auto|direct THREADS\n");
+  if (argc != 8) {
+    std::fprintf(stderr, "usage: upweave SLUG FOLDER BATCH f32|f16|bf16 auto|direct THREADS once|each\n");
     return 2;
   }
   const std::string slug = argv[1], folder = argv[2], dtype = argv[4], algorithm = argv[5];
@@ -59,14 +58,8 @@ int main(int argc, char** argv) try {
   const size_t bytes = elements * (dtype == "f32" ? 4 : 2);
   void* output = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(output, 0x7f, bytes);
-  void* workspace = std::aligned_alloc(64, (plan.workspace_bytes() + 63) / 64 * 64 + 64);
-  const bool once = std::getenv("PACK") && std::string(std::getenv("PACK")) == "once";
-  auto run = [&] {
-    if (once)
-      plan.run(weights, tensors["input"], output, workspace);
-    else
-      plan.run(tensors, output, workspace);
-  };
+  const bool once = std::string(argv[7]) == "once";
+  auto run = [&] { once ? plan.run(weights, tensors["input"], output) : plan.run(tensors, output); };
   run();
   std::ofstream(folder + "/upweave-" + dtype + "-" + algorithm + ".bin", std::ios::binary)
       .write(static_cast<char*>(output), bytes);

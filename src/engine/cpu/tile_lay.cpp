@@ -16,7 +16,8 @@ void combine(Pooling pooling, const float* x, float* acc, int64_t n) {
   pointwise(fn, 0, 0, {acc, 0, 1}, {x, 0, 1}, acc, 0, 1, n);
 }
 
-// The row that the next call will want: channels are far apart, so no prefetcher sees the pattern.
+// A row that a later call will want: channels are far apart, so no prefetcher sees the pattern.
+constexpr int64_t kRowsAhead = 4;
 void prefetch(const char* row, int64_t bytes) {
   for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
 }
@@ -100,6 +101,9 @@ void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t 
       if (conv.input.type == Dtype::kF32 && !conv.pool && conv.points.empty() && !bf16) {
         const int64_t at =
             (((n * dims.c + c) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
+        for (int64_t k = 0; k < channels; ++k) {
+          prefetch(data + (at + k * dims.voxels() + kRowsAhead * dims.space[2]) * 4, count * 4);
+        }
         transpose(reinterpret_cast<const float*>(data) + at, dims.voxels(), channels, count,
                   reinterpret_cast<float*>(dst) + w * ld + c, ld);
         continue;
@@ -111,7 +115,10 @@ void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t 
         } else {
           const int64_t at =
               (((n * dims.c + c + k) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
-          expand(data + at * size_of(conv.input.type), conv.input.type, count, row);
+          const char* src = data + at * size_of(conv.input.type);
+          prefetch(src + kRowsAhead * dims.space[2] * size_of(conv.input.type),
+                   count * size_of(conv.input.type));
+          expand(src, conv.input.type, count, row);
         }
       }
       pointwise_head(conv, bases, n, c, channels, count, stage);

@@ -81,6 +81,17 @@ template <class G> DEVICE void multiply(float (&sum)[G::kSums][G::kNr], u32 rows
   }
 }
 
+// The offsets of step s, chosen among literals: an array that is indexed at run time would lie in local memory.
+template <class G, int COUNT>
+DEVICE void step_offsets(int (&to)[G::kVariants], const int (&offset)[COUNT * G::kVariants], int s) {
+#pragma unroll
+  for (int v = 0; v < G::kVariants; ++v) {
+    to[v] = offset[v];
+#pragma unroll
+    for (int j = 1; j < COUNT; ++j) to[v] = s == j ? offset[j * G::kVariants + v] : to[v];
+  }
+}
+
 // One group of steps; `g` and `offset` are literals of the generated code.
 template <class G, int COUNT>
 DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first) {
@@ -99,15 +110,21 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
 #pragma unroll 1
   for (int s = 0; s < COUNT; ++s) {
     const u32 slab = stage + s * G::kSlabBytes;
-    if (G::kInputLo) multiply<G>(part, pipe.rows + G::kTileHalf, slab, offset + s * G::kVariants);
-    if (G::kWeightsLo) multiply<G>(part, pipe.rows, slab + slab_lo, offset + s * G::kVariants);
+    int at[G::kVariants];
+    step_offsets<G, COUNT>(at, offset, s);
+    if (G::kInputLo) multiply<G>(part, pipe.rows + G::kTileHalf, slab, at);
+    if (G::kWeightsLo) multiply<G>(part, pipe.rows, slab + slab_lo, at);
   }
 #pragma unroll
   for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
     for (int i = 0; i < G::kNr; ++i) part[s][i] *= 0x1p-11f;
 #pragma unroll 1
-  for (int s = 0; s < COUNT; ++s) multiply<G>(part, pipe.rows, stage + s * G::kSlabBytes, offset + s * G::kVariants);
+  for (int s = 0; s < COUNT; ++s) {
+    int at[G::kVariants];
+    step_offsets<G, COUNT>(at, offset, s);
+    multiply<G>(part, pipe.rows, stage + s * G::kSlabBytes, at);
+  }
 #pragma unroll
   for (int s = 0; s < G::kSums; ++s)
 #pragma unroll

@@ -292,8 +292,9 @@ class Scheduler {
     ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
     shape.window = pooled_together(conv, rest);
     shape.blocks = std::max<int64_t>(1, blocks_);
-    stage.kernel =
-        make_conv_kernel(shape, raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, options_.precision);
+    // What float16 and bfloat16 results round away anyway may be lost before.
+    const Precision precision = options_.dtype == Dtype::kF32 ? options_.precision : Precision::kFast;
+    stage.kernel = make_conv_kernel(shape, raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, precision);
     stage.packed_offset = result_.packed_bytes;
     result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
     result_.packed_bytes =

@@ -219,7 +219,8 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
             pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
         // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
         // addresses.
-        const bool few = sums <= (taps <= 32 ? 96 : 80);
+        const int operands = wish.wgmma ? 0 : 36;
+        const bool few = sums + operands <= (taps <= 32 ? 96 : 80);
         if (!few && (warpgroups > 2 || sums > 160)) continue;
         ConvTiles candidate = t;
         candidate.boxes = boxes;

@@ -93,6 +93,7 @@ struct TileWish {
   int shared_limit = 227 << 10;
   int store_phases = 1;  // phases along the width whose sums live at once, to be stored together
   bool pooled = false;   // a pool's running values live beside them
+  bool wgmma = true;     // operands come from shared memory; mma.sync has them in registers too
 };
 
 // The tiling, or none: `why` says why the convolution must go the general way.

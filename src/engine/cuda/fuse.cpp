@@ -243,6 +243,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
   wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || l.graph[pass.conv].in[0] != 0);
   wish.weights_lo = strict;
+  wish.wgmma = l.chip.wgmma;
   wish.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
 
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.

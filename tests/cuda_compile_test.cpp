@@ -1,74 +1,67 @@
-// Every kernel of the five pipelines at the documents' sizes, and of some odd shapes, through NVRTC, without
-// a GPU: they must compile for Hopper and for Ampere, hold the matrix instructions they are meant to, and
-// keep their sums in registers.
-#include <elf.h>
+// Every kernel of the five pipelines at the documents' sizes, and of odd shapes, through NVRTC, without a
+// GPU: they must compile for Hopper and for Ampere, hold the matrix instructions they are meant to, and keep
+// everything in registers.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <set>
 
+#include "engine/cuda/cubin.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/nvrtc.h"
 #include "engine/engine.h"
 #include "graph/text.h"
+#include "plan/explain.h"
 
 namespace upweave::cuda {
 namespace {
 
-struct Instructions {
-  int matrix = 0, local = 0, all = 0;
-};
-
-// Counts a kernel's instructions: 16 bytes each, the operation in the low 12 bits.
-Instructions count_instructions(const std::string& cubin, const std::string& kernel) {
-  constexpr uint64_t kHgmma = 0x9f0, kHmma = 0x23c, kStoreLocal = 0x387, kLoadLocal = 0x983;
-  Instructions found;
-  Elf64_Ehdr header;
-  if (cubin.size() < sizeof header) return found;
-  std::memcpy(&header, cubin.data(), sizeof header);
-  auto section = [&](size_t i) {
-    Elf64_Shdr s;
-    std::memcpy(&s, cubin.data() + header.e_shoff + i * header.e_shentsize, sizeof s);
-    return s;
-  };
-  const Elf64_Shdr names = section(header.e_shstrndx);
-  for (size_t i = 0; i < header.e_shnum; ++i) {
-    const Elf64_Shdr s = section(i);
-    if (std::string(cubin.c_str() + names.sh_offset + s.sh_name) != ".text." + kernel) continue;
-    for (uint64_t at = 0; at + 16 <= s.sh_size; at += 16) {
-      uint64_t word;
-      std::memcpy(&word, cubin.data() + s.sh_offset + at, sizeof word);
-      const uint64_t operation = word & 0xfff;
-      ++found.all;
-      found.matrix += operation == kHgmma || operation == kHmma;
-      found.local += operation == kStoreLocal || operation == kLoadLocal;
-    }
-  }
-  return found;
-}
-
 struct Case {
   std::string name, text;
   Shapes shapes;
-  int local_limit;  // instructions that touch local memory, a kernel
+  bool document = false;
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.text; }
 
 std::vector<Case> cases() {
   std::vector<Case> all = {
-      {"one_axis", "conv_transpose kernel 16 k3 s2 p1 | relu", {{"input", {3, 4, 70}}}, 0},
-      {"stride_three", "conv_transpose kernel 33 k4 s3 p2 op1 | gelu", {{"input", {2, 18, 9, 17}}}, 64},
-      {"many_channels", "conv_transpose kernel 200 k3 s1 p1 | relu", {{"input", {1, 150, 12, 11}}}, 64},
+      {"one_axis", "conv_transpose kernel 16 k3 s2 p1 | relu", {{"input", {3, 4, 70}}}},
+      {"stride_three", "conv_transpose kernel 33 k4 s3 p2 op1 | gelu", {{"input", {2, 18, 9, 17}}}},
+      {"stride_four", "conv_transpose kernel 8 k5 s4 p1 op3 | tanh", {{"input", {2, 33, 5, 40}}}},
+      {"dilated", "conv_transpose kernel 20 k3 s2 p1 op1 d2 | sigmoid", {{"input", {2, 16, 6, 7, 9}}}},
+      {"many_channels", "conv_transpose kernel 200 k3 s1 p1 | relu", {{"input", {1, 150, 12, 11}}}},
+      {"mixed_strides",
+       "conv_transpose kernel 64 k3x1x4 s1x2x2 p1x0x1 | layer_norm channel",
+       {{"input", {2, 64, 5, 9, 8}}}},
+      {"odd_norm",
+       "conv_transpose kernel 19 k4x3x4 s2 p1 | layer_norm channel | gelu | mul 1.5",
+       {{"input", {2, 5, 3, 4, 5}}}},
+      {"odd_batchnorm",
+       "conv_transpose kernel 24 k3 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 8 gw gb",
+       {{"input", {5, 7, 9, 8}}}},
   };
   for (const CatalogEntry& entry : catalog()) {
-    if (entry.slug.starts_with("conv-transpose")) {
-      // A few bytes may leave the registers where products are three and two phases wait to be stored.
-      all.push_back({entry.slug, Pipeline::named(entry.slug, entry.settings).text(), entry.shapes, 64});
-    }
+    if (!entry.slug.starts_with("conv-transpose")) continue;
+    all.push_back({entry.slug, Pipeline::named(entry.slug, entry.settings).text(), entry.shapes, true});
   }
   return all;
 }
+
+// Kernels that do not fit their registers yet, by a few bytes a thread; whoever makes one fit takes it off.
+const std::set<std::string> kKnownSpills = {
+    "stride_three conv_0 sm_90a f32 fast",
+    "odd_norm conv_0 sm_90a f32 fast",
+    "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm conv_0 sm_90a f32 strict",
+    "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm conv_0 sm_90a f16 strict",
+    "conv-transpose3d-avgpool-clamp-softmax-multiply conv_1 sm_90a f32 strict",
+    "conv-transpose3d-avgpool-clamp-softmax-multiply conv_1 sm_90a f16 strict",
+};
+
+const Chip kHopper,
+    kAmpere = {.major = 8, .minor = 0, .shared_bytes = 163 << 10, .multiprocessors = 108, .wgmma = false};
 
 class CudaCompile : public ::testing::TestWithParam<Case> {};
 
@@ -77,30 +70,42 @@ TEST_P(CudaCompile, HoldsItsInstructions) {
   if (nvrtc_version(&why).empty()) GTEST_SKIP() << why;
   const Case& c = GetParam();
   const Graph graph = infer(parse_text(c.text), c.shapes);
+  struct Kind {
+    Dtype dtype;
+    Precision precision;
+  };
+  std::vector<Kind> kinds = {{Dtype::kF32, Precision::kFast}, {Dtype::kF32, Precision::kStrict}};
+  if (c.document) {
+    kinds.push_back({Dtype::kF16, Precision::kStrict});
+    kinds.push_back({Dtype::kBF16, Precision::kFast});
+  }
   const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
-  const bool light = effort && std::string(effort) == "light";
-  for (const Precision precision : {Precision::kFast, Precision::kStrict}) {
-    if (light && precision == Precision::kStrict) continue;
-    Options options;
-    options.engine = Engine::kCuda;
-    options.precision = precision;
-    const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), options.dtype);
-    for (const bool hopper : {true, false}) {
-      Chip chip;
-      if (!hopper)
-        chip = {.major = 8, .minor = 0, .shared_bytes = 163 << 10, .multiprocessors = 108, .wgmma = false};
+  if (effort && std::string(effort) == "light") kinds.resize(1);
+  for (const auto& [dtype, precision] : kinds) {
+    const Options options = {.dtype = dtype, .engine = Engine::kCuda, .precision = precision};
+    const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), dtype);
+    for (const Chip& chip : {kHopper, kAmpere}) {
       const Lowered lowered = lower(plan, options, chip);
-      const Compiled compiled = compile(lowered.source, chip.arch());
-      for (const Launch& launch : lowered.run) {
-        const Instructions found = count_instructions(compiled.cubin, launch.kernel);
-        SCOPED_TRACE(fmt::format("{} for {}, {}", launch.kernel, chip.arch(),
-                                 precision == Precision::kFast ? "fast" : "strict"));
-        EXPECT_GT(found.all, 0);
-        const bool conv = launch.kernel.starts_with("conv_") && !launch.kernel.starts_with("conv_fma");
-        if (!conv) continue;
-        EXPECT_GT(found.matrix, 0) << "no matrix instruction";
-        if (hopper) {
-          EXPECT_LE(found.local, c.local_limit) << "sums or addresses spill";
+      const auto kernels = inspect(compile(lowered.source, chip.arch()).cubin);
+      std::vector<Launch> launches = lowered.pack;
+      launches.insert(launches.end(), lowered.run.begin(), lowered.run.end());
+      for (const Launch& launch : launches) {
+        const std::string what = fmt::format("{} {} {} {} {}", c.name, launch.kernel, chip.arch(),
+                                             name_of(dtype), name_of(precision));
+        SCOPED_TRACE(what);
+        ASSERT_TRUE(kernels.contains(launch.kernel));
+        const KernelFacts& facts = kernels.at(launch.kernel);
+        EXPECT_GT(facts.instructions, 0);
+        EXPECT_GT(facts.registers, 0);
+        const bool spills = facts.stack > 0 || facts.local > 0;
+        if (spills != kKnownSpills.contains(what)) {
+          std::printf("%s: %d bytes a thread in memory, %d loads and stores\n", what.c_str(), facts.stack,
+                      facts.local);
+        }
+        EXPECT_TRUE(!spills || kKnownSpills.contains(what)) << "registers are spilled";
+        const bool products = launch.kernel.starts_with("conv_") && !launch.kernel.starts_with("conv_fma");
+        if (products) {
+          EXPECT_GT(chip.wgmma ? facts.wgmma : facts.mma, 0) << "matrix instructions";
         }
       }
     }
@@ -121,6 +126,8 @@ TEST(CudaCache, SurvivesATornFile) {
   if (nvrtc_version(&why).empty()) GTEST_SKIP() << why;
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("upweave-cache-{}", getpid());
+  const char* before = std::getenv("UPWEAVE_CACHE");
+  const std::string kept = before ? before : "";
   setenv("UPWEAVE_CACHE", folder.c_str(), 1);
   const std::string source = "extern \"C\" __global__ void f(int* p) { *p = 7; }";
   const Compiled first = compile(source, "sm_80");
@@ -135,7 +142,7 @@ TEST(CudaCache, SurvivesATornFile) {
   EXPECT_FALSE(third.cached);
   EXPECT_EQ(first.cubin, third.cubin);
   std::filesystem::remove_all(folder);
-  unsetenv("UPWEAVE_CACHE");
+  before ? setenv("UPWEAVE_CACHE", kept.c_str(), 1) : unsetenv("UPWEAVE_CACHE");
 }
 
 TEST(CudaCompiler, SaysWhatIsWrong) {

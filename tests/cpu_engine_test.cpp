@@ -153,12 +153,13 @@ TEST(CpuEngine, RandomPipelinesOnEveryInstructionSet) {
   });
 }
 
-// With next to no cache every sample is many tiles and its input many waves: borders, remainders and the
-// combination of shares.
+// With next to no cache every sample is many tiles and its input many waves, and 16-bit pipelines are sliced:
+// borders, remainders and the combination of shares.
 TEST(CpuEngine, ManySmallTiles) {
   for (const int64_t bytes : {1000, 20000}) {
     SCOPED_TRACE(std::to_string(bytes) + " bytes of cache");
     cpu::set_cache_bytes_for_test(bytes);
+    cpu::set_near_bytes_for_test(bytes);
     for (const Named& c : kFive) {
       for (const Dtype dtype : kTypes) check(c.text, {{"input", c.input}}, 10, dtype);
       check(c.text, {{"input", c.input}}, 11, Dtype::kF32, Values::kNormal, true, Algorithm::kAuto);
@@ -168,6 +169,7 @@ TEST(CpuEngine, ManySmallTiles) {
     for (uint64_t seed = 7000; seed < 7000 + static_cast<uint64_t>(effort()) / 6; ++seed) check_random(seed);
   }
   cpu::set_cache_bytes_for_test(0);
+  cpu::set_near_bytes_for_test(0);
 }
 
 // Where a 16-bit output cannot hold what lies between passes, blocks of channels are run one after the other:

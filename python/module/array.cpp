@@ -136,9 +136,25 @@ const DLPackExchangeAPI* exchange_of(PyObject* object) {
   return api && api->version.major == 1 && api->dltensor_from_py_object_no_sync ? api : nullptr;
 }
 
+// What an array's library says of an array that it cannot lend (sparse, or without memory) becomes a
+// ValueError that names the argument; its first line is enough.
+[[noreturn]] void cannot_be_lent(PyObject* object, const char* name) {
+  if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError))
+    throw PythonError();
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  const Object types(type), values(value), traces(trace);
+  const Object text(value ? PyObject_Str(value) : nullptr);
+  const Object bytes(text ? PyUnicode_AsUTF8String(text.get()) : nullptr);
+  PyErr_Clear();
+  const std::string all = bytes ? PyBytes_AsString(bytes.get()) : "";
+  raise(PyExc_ValueError, std::string(name) + " is a " + type_name(object) +
+                              " whose memory cannot be lent: " + all.substr(0, all.find('\n')));
+}
+
 Array from_exchange(const DLPackExchangeAPI& api, PyObject* object, const char* name) {
   DLTensor t{};
-  if (api.dltensor_from_py_object_no_sync(object, &t) != 0) throw PythonError();
+  if (api.dltensor_from_py_object_no_sync(object, &t) != 0) cannot_be_lent(object, name);
   Array array = from_dl(t, object, name);
   if (array.device.cuda()) api.current_work_stream(t.device.device_type, t.device.device_id, &array.stream);
   Py_INCREF(object);
@@ -148,7 +164,7 @@ Array from_exchange(const DLPackExchangeAPI& api, PyObject* object, const char* 
 
 // __dlpack__(max_version=(1, 0)), or without for libraries from before it; the stream goes along on a device
 // only.
-Object dlpack_capsule(PyObject* object, void* stream) {
+Object dlpack_capsule(PyObject* object, const char* name, void* stream) {
   const Object method = own(PyObject_GetAttrString(object, "__dlpack__"));
   const Object where = own(PyObject_CallMethod(object, "__dlpack_device__", nullptr));
   int type = 0, id = 0;
@@ -166,12 +182,12 @@ Object dlpack_capsule(PyObject* object, void* stream) {
     PyDict_DelItemString(keywords.get(), "max_version");
     capsule.reset(PyObject_Call(method.get(), none.get(), keywords.get()));
   }
-  if (!capsule) throw PythonError();
+  if (!capsule) cannot_be_lent(object, name);
   return capsule;
 }
 
 Array from_dlpack(PyObject* object, const char* name, void* stream) {
-  Object capsule = dlpack_capsule(object, stream);
+  Object capsule = dlpack_capsule(object, name, stream);
   Array array;
   if (PyCapsule_IsValid(capsule.get(), "dltensor_versioned")) {
     const auto* m = static_cast<const DLManagedTensorVersioned*>(

@@ -104,7 +104,7 @@ class Plan:
         """Runs the plan and returns an array of the input's kind, or `out`, written. Every tensor is read where it
         is: dense, row-major, of the plan's dtype. `weights` comes from `pack`, in place of the parameters."""
         if "torch" in sys.modules:
-            _refuse_gradients({"input": input, **parameters})
+            _refuse_gradients({"input": input, "out": out, **parameters})
         fresh = False
         if out is None:
             out, fresh = _like(input, self.shape)

@@ -496,8 +496,18 @@ def test_a_plan_refuses_gradients():
     plan = upweave.compile("conv_transpose kernel", input=x, kernel=(2, 3, 2))
     with pytest.raises(ValueError, match="kernel requires a gradient"):
         plan(x, kernel=k)
+    with pytest.raises(ValueError, match="out requires a gradient"):
+        plan(x, kernel=k.detach(), out=torch.empty(plan.shape, requires_grad=True))
     with torch.no_grad():
         plan(x, kernel=k)
+
+
+def test_tensors_that_have_no_memory_to_lend():
+    x, k = torch.randn(1, 2, 5), torch.randn(2, 3, 2)
+    plan = upweave.compile("conv_transpose kernel", input=x, kernel=k)
+    for wrong in (x.to_sparse(), x.to("meta")):
+        with pytest.raises(ValueError, match="^input is a Tensor whose memory cannot be lent: .{10,99}$"):
+            plan(wrong, kernel=k, out=torch.empty(plan.shape))
 
 
 def test_threads_share_a_compiled_model():

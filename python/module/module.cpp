@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <optional>
 
 #include "api/plan_impl.h"
 #include "array.h"
@@ -11,6 +10,7 @@
 #include "engine/reference/reference.h"
 #include "graph/graph.h"
 #include "plan/explain.h"
+#include "unlocked.h"
 
 namespace upweave::python {
 namespace {
@@ -23,7 +23,6 @@ struct WeightsObject {
   Device* device;
 };
 PyTypeObject* weights_type = nullptr;
-unsigned long main_thread = 0;  // the one that runs signal handlers
 
 PyObject* exception_of(Status status) {
   switch (status) {
@@ -54,30 +53,6 @@ PyObject* guarded(F&& f) noexcept {
   }
   return nullptr;
 }
-
-// Other threads of Python run while this is alive. In the main thread signal handlers do too, now and then,
-// and an exception of theirs (Ctrl-C's KeyboardInterrupt) ends the work.
-class Unlocked {
- public:
-  Unlocked() : state_(PyEval_SaveThread()) {
-    if (PyThread_get_thread_ident() == main_thread) watch_.emplace(&Unlocked::handle_signals, this);
-  }
-  ~Unlocked() { PyEval_RestoreThread(state_); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-
- private:
-  static bool handle_signals(void* self) {
-    PyThreadState*& state = static_cast<Unlocked*>(self)->state_;
-    PyEval_RestoreThread(state);
-    const bool raised = PyErr_CheckSignals() != 0;
-    state = PyEval_SaveThread();
-    return raised;
-  }
-
-  PyThreadState* state_;
-  std::optional<Watch> watch_;
-};
 
 std::string text_of(PyObject* object) {
   const Object bytes = own(PyUnicode_AsUTF8String(object));
@@ -485,11 +460,7 @@ PyMODINIT_FUNC PyInit__core() {
   using namespace upweave::python;
   return guarded([]() -> PyObject* {
     Object module = own(PyModule_Create(&definition));
-    const Object threading = own(PyImport_ImportModule("threading"));
-    const Object main = own(PyObject_CallMethod(threading.get(), "main_thread", nullptr));
-    const Object ident = own(PyObject_GetAttrString(main.get(), "ident"));
-    main_thread = PyLong_AsUnsignedLong(ident.get());
-    if (PyErr_Occurred()) return nullptr;
+    find_main_thread();
     weights_type = reinterpret_cast<PyTypeObject*>(own(PyType_FromSpec(&weights_spec)).release());
     const Object plan = own(PyType_FromSpec(&plan_spec));
     if (PyModule_AddObjectRef(module.get(), "Plan", plan.get()) != 0 ||

@@ -5,6 +5,8 @@ import gc
 import inspect
 import pathlib
 import re
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -406,6 +408,17 @@ def test_plans_and_weights_leak_nothing(engine):
     before = _resident()
     make(300)
     assert _resident() - before < 4 << 20  # one leaked pack is 128 KB
+
+
+def test_a_daemon_may_be_in_a_call_when_python_ends():
+    code = ("import threading, time, numpy as np, upweave\n"
+            "x, k = np.ones((1, 8, 16, 16), np.float32), np.ones((8, 8, 4, 4), np.float32)\n"
+            "p = upweave.compile('conv_transpose kernel s2 p1 | gelu', input=x, kernel=k, threads=1)\n"
+            "def call():\n    while True: p(x, kernel=k)\n"
+            "for _ in range(3): threading.Thread(target=call, daemon=True).start()\n"
+            "time.sleep(0.1)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_signal_is_felt_and_the_plan_lives_on(plan, tensors):

@@ -410,6 +410,20 @@ def test_plans_and_weights_leak_nothing(engine):
     assert _resident() - before < 4 << 20  # one leaked pack is 128 KB
 
 
+@pytest.mark.parametrize("engine", ("cpu", "reference"))
+def test_a_forked_child_goes_on(engine):
+    """Threads do not come along with fork(), and multiprocessing forks: the child works alone, with the same bits."""
+    code = ("import multiprocessing, sys, numpy as np, upweave\n"
+            "x, k = np.ones((4, 32, 16, 16), np.float32), np.ones((32, 32, 4, 4), np.float32)\n"
+            "p = upweave.compile('conv_transpose kernel s2 p1 | gelu', input=x, kernel=k, engine=sys.argv[1])\n"
+            "def call(_): return p(x, kernel=k)\n"
+            "y = call(0)\n"
+            "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+            "    assert all((z == y).all() for z in pool.map(call, range(4)))\n")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, engine], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_daemon_may_be_in_a_call_when_python_ends():
     code = ("import threading, time, numpy as np, upweave\n"
             "x, k = np.ones((1, 8, 16, 16), np.float32), np.ones((8, 8, 4, 4), np.float32)\n"

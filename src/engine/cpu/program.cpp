@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/threads.h"
 #include "base/watch.h"
 #include "engine/cpu/schedule.h"
 #include "engine/cpu/slices.h"
@@ -70,7 +71,7 @@ class CpuProgram final : public Program {
           copy_block(weights, graph[kernel.weights].shape, part, b, sizeof(double), block.data());
           weights = block.data();
         }
-        kernel.kernel->pack(weights, base + kernel.offset, threads_);
+        kernel.kernel->pack(weights, base + kernel.offset, usable_threads(threads_));
       }
     }
   }
@@ -85,7 +86,7 @@ class CpuProgram final : public Program {
         bases.packed = static_cast<const char*>(packed) + b * block_bytes();
         char* scratch = bases.workspace + values_bytes();
         for (const auto& launch : schedule_.launches) {
-          launch->run(bases, scratch, threads_, b > 0);
+          launch->run(bases, scratch, usable_threads(threads_), b > 0);
           throw_if_interrupted();
           if (sliced()) scratch += launch->scratch_bytes(threads_);
         }

@@ -42,10 +42,36 @@ class Worker:
         self.process.stdin.flush()
         return [float(x) for x in self.process.stdout.readline().split()]
 
+    def cpu_seconds(self):
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def close(self):
         self.process.stdin.close()
         self.process.wait()
         return self.process.stderr.read().strip()
+
+
+def busy_seconds():
+    """What all cores have worked since the start, whoever for."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _, _, irq, soft, steal = map(int, stat.readline().split()[1:9])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class Others:
+    """How much of the cores programs other than these took meanwhile: where it is not about 0, times mean little."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self.begin, self.before = time.monotonic(), self.seconds()
+
+    def seconds(self):
+        return busy_seconds() - sum(worker.cpu_seconds() for worker in self.workers) - time.process_time()
+
+    def share(self):
+        return max(0.0, (self.seconds() - self.before) / (time.monotonic() - self.begin) / os.cpu_count())
 
 
 def available_bytes():
@@ -106,18 +132,21 @@ def measure(args, slug):
     wanted = cpu_cases.contenders(args.peers, slug, batch, folder)
     if args.contenders:
         wanted = {name: wanted[name] for name in args.contenders.split(",")}
+    elif args.full:
+        del wanted["upweave pack+run"]  # packing is a thousandth of such a run
     # Its threads must not spin on beside the run that follows.
     peak = Worker("peak", [os.path.join(args.peers, "peak"), "2"], OMP_WAIT_POLICY="passive")
     workers = [start(name, contender, folder, batch, samples, answer)
                for name, contender in affordable(wanted, 0.9 * available_bytes()).items()]
     workers = [worker for worker in workers if worker]
+    others = Others([*workers, peak])
     for _ in range(args.rounds):
         for worker in workers:
             if not args.full:
                 worker.ask("run 1")  # wakes its threads and its caches
             worker.peaks.append(peak.ask("run 1")[0])
             worker.times.append(statistics.median(worker.ask("run 1" if args.full else "run 3")))
-    rows = {}
+    disturbed, rows = others.share(), {}
     for worker in workers:
         row = rows[worker.name] = worker.row
         row["ms_per_item"] = statistics.median(worker.times) / batch
@@ -129,7 +158,7 @@ def measure(args, slug):
         row["peak_rss_mb"] = worker.ask("memory")[0]
         row["note"] = worker.close()
     peak.close()
-    return {"batch": batch, "gflop": gflop, "algorithm": [note for p in plan.get("passes", []) for note in p.get("notes", [])],
+    return {"batch": batch, "gflop": gflop, "engine_notes": plan["engine_notes"], "others_share": disturbed,
             "contenders": rows}
 
 
@@ -139,9 +168,9 @@ def base_of(name):
 
 def show(slug, result):
     rows = result["contenders"]
-    print(f"\n{slug}, batch {result['batch']}")
-    print(f"  {'':<18} {'ms/item':>9} {'of FMA peak':>12} {'GFLOP/s peak':>13} {'error':>9} {'peak MB':>8} {'first call':>11}"
-          "   vs upweave of its type")
+    print(f"\n{slug}, batch {result['batch']} (other programs took {result['others_share']:.0%} of the cores)")
+    print(f"  {'':<18} {'ms/item':>9} {'of FMA peak':>12} {'GFLOP/s peak':>13} {'error':>9} {'peak MB':>8} "
+          f"{'first call':>11}   vs upweave of its type")
     for name, row in rows.items():
         ours = rows.get(base_of(name), {}).get("ms_per_item")
         ratio = f"{row['ms_per_item'] / ours:8.2f}x" if ours else ""

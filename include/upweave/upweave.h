@@ -161,8 +161,9 @@ UPWEAVE_PUBLIC void upweave_weights_free(upweave_weights* weights);
  *
  * Per spatial axis, a transposed convolution gives (size - 1)*stride - 2*padding + kernel + output_padding
  * values. `kernel` is in_channels x out_channels x kernel_d x kernel_h x kernel_w. Tensors are all in the
- * host's memory, or all in one GPU's. A batch_size of 0 gives an empty output; a scalar that is NaN or
- * infinite gives what PyTorch's operators make of it. The functions keep the plans of the last few sizes. */
+ * host's memory, or all in one GPU's: then the work is queued on its default stream, and the call returns
+ * before it is done. A batch_size of 0 gives an empty output; a scalar that is NaN or infinite gives what
+ * PyTorch's operators make of it. The functions keep the plans of the last few sizes. */
 #define UPWEAVE_FIVE(T, suffix)                                                                              \
   /* convT -> + sum_weight -> layer norm over channels -> average pool 2 -> gelu */                          \
   UPWEAVE_PUBLIC upweave_status upweave_conv_transpose3d_sum_layernorm_avgpool_gelu_##suffix(                \

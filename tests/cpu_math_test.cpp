@@ -99,6 +99,25 @@ TEST(CpuMath, ErrorsAreAsStated) {
   });
 }
 
+TEST(CpuMath, ExponentialsBelowAClamp) {
+  std::vector<float> x = {std::numeric_limits<float>::quiet_NaN(), 7, -7,
+                          std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+  for (int i = 0; i <= 1 << 20; ++i) x.push_back(2 - static_cast<float>(i) * 0x1p-20f);
+  while (x.size() % kLane != 0) x.push_back(0.0f);
+  std::vector<float> y(x.size());
+  for_each_target([&] {
+    pointwise(Fn::kExpBelow, 1, 2, {x.data(), 0, 1}, {x.data(), 0, 1}, y.data(), 0, 1,
+              static_cast<int64_t>(x.size()));
+    EXPECT_TRUE(std::isnan(y[0]));
+    double worst = 0;
+    for (size_t i = 1; i < x.size(); ++i) {
+      const double want = std::exp(std::clamp(static_cast<double>(x[i]), 1.0, 2.0) - 2);
+      worst = std::max(worst, std::fabs(y[i] - want) / ulp(want));
+    }
+    EXPECT_LE(worst, 1.6);
+  });
+}
+
 // All 65536 halves there and back, and floats on both sides of every rounding boundary.
 TEST(CpuMath, ElementTypesRoundOnce) {
   std::vector<float> values;

@@ -20,6 +20,7 @@ enum class Fn : uint8_t {
   kLeakyRelu,
   kClamp,
   kExp,
+  kExpBelow,  // exp(clamp(x, lo, hi) - hi), hi - lo <= 1
   kTanh,
   kSigmoid,
   kSwish,

@@ -92,6 +92,8 @@ void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
       UPWEAVE_MAP1(Clamp(v, va, vb));
     case Fn::kExp:
       UPWEAVE_MAP1(Exp(v));
+    case Fn::kExpBelow:
+      UPWEAVE_MAP1(ExpBelow(v, va, vb));
     case Fn::kTanh:
       UPWEAVE_MAP1(Tanh(v));
     case Fn::kSigmoid:

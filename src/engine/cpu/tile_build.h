@@ -37,6 +37,7 @@ class TileBuilder {
   struct Undo;
   bool try_add(Id id);
   bool add_pointwise(Id id);
+  void join_clamped_exp(Id exp);
   bool add_pool(Id id);
   bool add_channel_op(Id id);
   bool add_norm_last(Id id);

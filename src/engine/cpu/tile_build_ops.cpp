@@ -17,6 +17,12 @@ std::optional<Fold> fold_of(std::string_view op) {
   return std::nullopt;
 }
 
+bool read_once(const Graph& graph, Id id) {
+  int64_t readers = id == graph.output;
+  for (const Node& node : graph.nodes) readers += std::ranges::count(node.in, id);
+  return readers == 1;
+}
+
 bool axes_are(const Node& node, std::string_view axes) {
   return node.attrs.has("axes") && node.attrs.word("axes") == axes;
 }
@@ -99,7 +105,24 @@ bool TileBuilder::add_pointwise(Id id) {
   s.y = y;
   pointwise_numbers(node, &s.a, &s.b);
   slots_[static_cast<size_t>(id)] = s.out;
+  if (s.fn == Fn::kExp) join_clamped_exp(id);
   return true;
+}
+
+// clamp lo hi | sub hi | exp, which a softmax behind a clamp becomes, is one function if the range is short.
+void TileBuilder::join_clamped_exp(Id exp) {
+  const Id sub = graph_[exp].in[0], clamp = is(graph_[sub], "sub") ? graph_[sub].in[0] : kNone;
+  if (steps_.size() < 3 || clamp == kNone || pointwise_fn(graph_[clamp]) != Fn::kClamp) return;
+  Step* last = steps_.data() + steps_.size() - 3;
+  const bool follow = last[0].out == slots_[static_cast<size_t>(clamp)] && last[1].x == last[0].out &&
+                      last[1].out == slots_[static_cast<size_t>(sub)] && last[2].x == last[1].out;
+  if (!follow || !read_once(graph_, clamp) || !read_once(graph_, sub) || last[1].y >= 0 ||
+      last[1].a != last[0].b || !(last[0].b - last[0].a <= 1)) {
+    return;
+  }
+  last[0].fn = Fn::kExpBelow;
+  last[0].out = last[2].out;
+  steps_.resize(steps_.size() - 2, Step{});
 }
 
 bool TileBuilder::add_pool(Id id) {

@@ -44,6 +44,17 @@ TEST(CpuValues, FivePipelines) {
   });
 }
 
+// Many small tiles, whose scratch holds what other tiles left: the same bits for any number of threads.
+TEST(CpuValues, SmallTiles) {
+  for_each_target([](int64_t) {
+    cpu::set_cache_bytes_for_test(1000);
+    for (const Named& c : kFive) {
+      for (const Dtype dtype : kTypes) check(c.text, {{"input", c.input}}, 10, dtype);
+    }
+    cpu::set_cache_bytes_for_test(0);
+  });
+}
+
 // Results below the normal range lose nothing but that range's own steps: no instruction set may take them
 // for zero. (bfloat16 dot products do; they are left out here, as conv.h leaves them out of its promise.)
 TEST(CpuValues, SubnormalResults) {

@@ -63,10 +63,12 @@ HWY_INLINE void DivideColumns(const View& x, const View& y, float* out, int64_t 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t c = 0; c < cols; c += lanes) {
     const VF v = hn::LoadU(d, y.p + c), inverse = hn::Div(Splat(1.0f), v);
-    const bool ordinary = hn::AllTrue(d, Ordinary(v));
+    const MF ordinary = Ordinary(v);
+    const bool all = hn::AllTrue(d, ordinary);
     for (int64_t r = 0; r < rows; ++r) {
-      const VF a = hn::LoadU(d, x.p + r * x.row + c);
-      hn::StoreU(ordinary ? hn::Mul(a, inverse) : hn::Div(a, v), d, out + r * ld + c);
+      const VF a = hn::LoadU(d, x.p + r * x.row + c), product = hn::Mul(a, inverse);
+      // Each lane for itself: behind the last channel lies anything.
+      hn::StoreU(all ? product : hn::IfThenElse(ordinary, product, hn::Div(a, v)), d, out + r * ld + c);
     }
   }
 }

@@ -358,7 +358,11 @@ def test_kept_plans_are_bounded(monkeypatch):
     with torch.no_grad():
         for n in range(1, 12):
             ut.run("conv_transpose k", torch.randn(1, 2, n), k=k)
+        for n in range(1, 12):  # the backend's calls keep packed weights beside the plans: they go together
+            torch.ops.upweave.run(torch.randn(n, 32, 4), [torch.randn(32, 64, 4)], "conv_transpose k", "k", "",
+                                  ",strict,a test")
     assert ut.statistics().kept <= 5
+    assert {id(plan) for plan, site in _op._packed.entries if site == "a test"} <= set(map(id, _op._plans.plans.values()))
 
 
 def test_weights_are_packed_once_and_never_stale():
@@ -373,6 +377,24 @@ def test_weights_are_packed_once_and_never_stale():
             model[0].weight.data.numpy()[:] *= -0.5
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
     assert 3 <= ut.statistics().packed - before.packed <= 5  # what changes at every call is not kept for long
+
+
+def test_kept_weights_are_bounded(monkeypatch):
+    """By count and by bytes: a few large layers stay, and many batch sizes of small ones."""
+    from upweave.torch._op import _Packed
+
+    packed = _Packed()
+    plans = [upweave.compile("conv_transpose k", input=(n, 8, 4), k=(8, 64, 16)) for n in range(1, 50)]
+    tensors = {"k": torch.randn(8, 64, 16)}  # 32 KiB
+    for plan in plans:
+        packed.get(plan, "site", tensors, None)
+    assert len(packed.entries) == 49 and packed.get(plans[0], "site", tensors, None) is not tensors
+    monkeypatch.setattr(_Packed, "BYTES", 40 * (1 << 15))
+    packed.get(plans[0], "other", tensors, None)
+    assert len(packed.entries) == 40 and (plans[0], "site") in packed.entries  # it was used last
+    monkeypatch.setattr(_Packed, "BYTES", 0)
+    packed.get(plans[0], "third", tensors, None)
+    assert len(packed.entries) == 32
 
 
 def test_inference_mode():

@@ -93,7 +93,8 @@ class Report:
 
 
 def report(model: Callable, *inputs: Any, **keywords: Any) -> Report:
-    """Runs a copy of the model once and says which operations became one call, which did not, and why."""
+    """Runs a copy of the model once and says which operations became one call, which did not, and why. What
+    torch.compile has compiled in this process so far is forgotten, and compiled again when it is called."""
     result = Report()
 
     def record(module: GraphModule, _: Sequence[Any]) -> Callable:

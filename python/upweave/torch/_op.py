@@ -40,12 +40,14 @@ class _Plans:
             if key in self.plans:
                 self.plans.move_to_end(key)
                 return self.plans[key]
-        made = make()
+        made, gone = make(), []
         with self.lock:
             self.compiled += 1
-            self.plans[key] = made
+            made = self.plans.setdefault(key, made)  # another thread may have made it meanwhile
             while len(self.plans) > MOST_PLANS:
-                self.plans.popitem(last=False)
+                gone.append(self.plans.popitem(last=False)[1])
+        for plan in gone:
+            _packed.forget(plan)
         return made
 
 
@@ -56,7 +58,7 @@ class _Packed:
     """Packed weights of the calls that were made last, each beside a copy of what was packed. They serve again while
     the tensors are the same bits, which costs a look at them and can never be wrong."""
 
-    MOST, PATIENCE = 32, 2
+    MOST, BYTES, PATIENCE = 32, 1 << 28, 2  # more than MOST are kept while their weights are less than BYTES
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -94,10 +96,20 @@ class _Packed:
             entry = ({name: t.clone() for name, t in tensors.items()}, packed, changes)
         with self.lock:
             self.count += entry[1] is not None
+            self.entries.pop(key, None)
             self.entries[key] = entry
-            while len(self.entries) > self.MOST:
+            while len(self.entries) > self.MOST and sum(map(self.size, self.entries.values())) > self.BYTES:
                 self.entries.popitem(last=False)
         return entry[1]
+
+    def forget(self, plan: Any) -> None:
+        with self.lock:
+            for key in [key for key in self.entries if key[0] is plan]:
+                del self.entries[key]
+
+    @staticmethod
+    def size(entry: tuple) -> int:
+        return sum(t.nbytes for t in (entry[0] or {}).values())
 
 
 _packed = _Packed()

@@ -251,6 +251,29 @@ def test_two_convolutions_are_two_calls():
     assert report.texts[1].startswith("relu | conv_transpose") and len(report.left) == 1  # the convolution
 
 
+@pytest.mark.parametrize("head, text", (
+    (lambda: [busy(nn.BatchNorm2d(4)), nn.ReLU(), nn.Dropout()], "mul t0:channel | add t1:channel | relu | conv_"),
+    (lambda: [nn.GroupNorm(2, 4), nn.SiLU()], "group_norm 2 weight=t0 bias=t1 eps=1e-05 | swish | conv_"),
+    (lambda: [nn.MaxPool2d(2), nn.Hardsigmoid()], "max_pool 2 | add 3.0 | clamp 0.0 6.0 | div 6.0 | conv_"),
+    (lambda: [nn.ELU(), nn.Tanh()], "tanh | conv_"),
+    (lambda: [nn.InstanceNorm2d(4), nn.LeakyReLU(0.1)], "instance_norm eps=1e-05 | leaky_relu 0.1 | conv_"),
+    (lambda: [nn.Tanh(), nn.MaxPool2d(3, padding=1), nn.ReLU()], "relu | conv_")))
+def test_what_stands_before(head, text):
+    """As much of it as can be said, down to the first node that cannot."""
+    model, x = Net(*head(), nn.ConvTranspose2d(4, 5, 3, stride=2), nn.ReLU()).eval(), torch.randn(2, 4, 6, 8)
+    check(model, x)
+    assert ut.report(model, x).texts[0].startswith(text)
+
+
+def test_a_head_in_training_mode_keeps_its_statistics():
+    model = Net(nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 5, 3, stride=2))
+    other, x = copy.deepcopy(model), torch.randn(2, 4, 6, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), other(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model[0].running_var, other[0].running_var)
+    assert ut.report(model, x).texts[0].startswith("relu | conv_")
+
+
 class Channels(nn.Module):
     def __init__(self):
         super().__init__()
@@ -420,6 +443,18 @@ def test_autocast(dtype):
         rounded[0].bias.copy_(rounded[0].bias.to(dtype))
         exact = rounded.double()(x.to(dtype).double())
     torch.testing.assert_close(y.double(), exact, rtol=2 * torch.finfo(y.dtype).eps, atol=1e-6)
+
+
+def test_autocast_rounds_behind_the_head():
+    model, x = Net(nn.GELU(), nn.ConvTranspose2d(3, 6, 3, stride=2)), torch.randn(2, 3, 4, 5)
+    exact = copy.deepcopy(model)
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = compiled(model)(x)
+        for parameter in exact.parameters():
+            parameter.copy_(parameter.bfloat16())
+        exact = exact[1].double()(F.gelu(x).bfloat16().double())
+    torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(y.dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))

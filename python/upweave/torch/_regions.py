@@ -4,7 +4,7 @@ and puts one call in its place."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch.fx import GraphModule, Node
@@ -37,7 +37,8 @@ def _in_place(node: Node) -> bool:
     if node.op == "call_method":
         return str(node.target).endswith("_") and not str(node.target).endswith("__")
     name = getattr(node.target, "__name__", "")
-    activation = getattr(node.target, "__module__", "") == "torch.nn.functional" and "pool" not in name
+    activation = (getattr(node.target, "__module__", "") == "torch.nn.functional" and "pool" not in name
+                  and not name.endswith("norm"))  # a norm's True is its use of the input's statistics
     return node.op == "call_function" and (node.kwargs.get("inplace") is True or name.endswith("_")
                                            or name in ("iadd", "isub", "imul", "itruediv")
                                            or (activation and True in node.args[1:]))
@@ -46,15 +47,26 @@ def _in_place(node: Node) -> bool:
 # --- Finding ---
 
 
-def _head(convolution: Node, taken: set[Node]) -> list[Node]:
-    """The chain before the convolution that nobody else reads, first node first."""
+def _leads(node: Any, taken: set[Node]) -> bool:
+    """True if the node may stand before the convolution, for all that can be said without translating it."""
+    if not isinstance(node, Node) or node.target not in HEADS or node in taken or len(node.users) != 1:
+        return False
+    if _in_place(node) or not node.args or not isinstance(node.args[0], Node):
+        return False
+    others = [a for a in node.args[1:] if isinstance(a, Node) and isinstance(example(a), torch.Tensor)]
+    return all(example(a).dim() == 1 for a in others)  # a norm's vectors; other tensors would be read as weights are
+
+
+def _heads(convolution: Node, taken: set[Node]) -> list[list[Node]]:
+    """The chains before the convolution that nobody else reads, the longest first, each with its first node first."""
     chain: list[Node] = []
     node = convolution.args[0]
-    while (isinstance(node, Node) and node.target in HEADS and node not in taken and len(node.users) == 1
-           and not _in_place(node) and node.args and isinstance(node.args[0], Node)):
+    while _leads(node, taken):
         chain.insert(0, node)
         node = node.args[0]
-    return chain
+    # Autocast rounds what the convolution reads, not what its head does.
+    dtype = example(convolution).dtype
+    return [chain[i:] for i in range(len(chain)) if example(chain[i].args[0]).dtype == dtype] + [[]]
 
 
 def _start(convolution: Node, head: list[Node]) -> tuple[Region, Node]:
@@ -66,6 +78,8 @@ def _start(convolution: Node, head: list[Node]) -> tuple[Region, Node]:
     region.values[source] = value
     for node in [*head, convolution]:
         translate(region, node)
+        if any(stage.moments for stage in region.stages[node]):
+            raise NotCovered("it updates its statistics, and stands before the convolution")
     return region, source
 
 
@@ -115,12 +129,13 @@ def _changed_between(region: Region, source: Node, covered: list[Node]) -> bool:
 def _replace(convolution: Node, taken: set[Node], options: str) -> Found:
     found = Found(convolution)
     try:
-        head = _head(convolution, taken)
-        try:
-            region, source = _start(convolution, head)
-        except NotCovered:  # without its head it may still be possible
-            head = []
-            region, source = _start(convolution, head)
+        for head in _heads(convolution, taken):
+            try:
+                region, source = _start(convolution, head)
+                break
+            except NotCovered:  # with a shorter head, or with none, it may still be possible
+                if not head:
+                    raise
         covered = _grow(region, convolution, taken, found)
         while covered and not (_whole(covered) and not _changed_between(region, source, covered)):
             dropped = covered.pop()

@@ -70,9 +70,11 @@ def _table() -> dict[Any, Callable]:
 
 TABLE = _table()
 CONVOLUTIONS = tuple(target for target, handler in TABLE.items() if handler is h.conv_transpose)
-# What may stand before the convolution: pools and functions of one value.
-HEADS = tuple(target for target, handler in TABLE.items() if handler in (h.gelu, h.leaky_relu, h.hardtanh, h.clamp)
-              or handler.__qualname__.startswith(("pool", "unary")))
+# What may stand before the convolution: pools, functions of one value, arithmetic with numbers, norms.
+HEADS = tuple(target for target, handler in TABLE.items()
+              if handler in (h.gelu, h.leaky_relu, h.hardtanh, h.hardsigmoid, h.clamp, h.dropout, h.identity, h.batch_norm,
+                             h.layer_norm, h.group_norm, h.instance_norm, h.softmax)
+              or handler.__qualname__.startswith(("pool", "unary", "binary")))
 
 
 def translate(region: Region, node: Node) -> None:

@@ -54,7 +54,6 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
   G::set(t);
   ASSERT_LE(t.shared_bytes(), wish.shared_limit);
   std::set<std::array<int64_t, 4>> covered;
-  const int per_block = static_cast<int>(t.chunks.size()) / t.blocks;
   for (int tile = 0; tile < t.tiles; ++tile) {
     const int64_t first = index::tile_row<G>(tile);
     ASSERT_EQ(first % 8, 0);  // the swizzle of a row is the same in both memories
@@ -67,9 +66,11 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
         for (const Step& step : t.steps) {
           for (int v = 0; v < t.variants; ++v) {
             const int shared = step.row_offset[v] + in_tile, chunk = shared / t.chunk_rows;
-            ASSERT_GE(chunk, step.chunk_base);
-            ASSERT_LT(chunk, step.chunk_base + per_block);
-            const Chunk& c = t.chunks[chunk];
+            const Owner& owner = t.owners[step.owner];
+            ASSERT_GE(chunk, 0);
+            ASSERT_LT(chunk, owner.chunks);
+            const Chunk& c = t.chunks[owner.first_chunk + chunk];
+            ASSERT_EQ(c.block, step.block);
             const int64_t copied = first + c.first_row + shared % t.chunk_rows;
             ASSERT_GE(copied, -t.guard);
             ASSERT_LT(copied, t.rows + t.guard);
@@ -125,6 +126,7 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
     wish.whole_columns = pick(0, 1);
     wish.one_sample = pick(0, 3) == 0;
     wish.all_outputs = pick(0, 1);
+    wish.wgmma = pick(0, 1);
     const bool pooled = pick(0, 1);
     wish.pooled = pooled;
     for (size_t a = 0; a < g.spatial; ++a) {

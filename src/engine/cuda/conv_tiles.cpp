@@ -32,6 +32,8 @@ bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
   }
   x.f = x.window / x.stride;
   x.windows = pooled && !all_outputs ? x.out / pool : ceil_div(x.out, x.window);
+  x.once = x.f;
+  x.classes = x.stride;
   x.stored = ceil_div(x.in, x.f);
   bool any = false;
   for (int e = 0; e < x.stride; ++e) {
@@ -74,7 +76,128 @@ void make_rows(ConvTiles& t) {
   t.plane = round_up(h.pitch * w.pitch, 8);
   t.rows = static_cast<int64_t>(t.batch) * d.pitch * t.plane;
   t.residues = d.f * h.f * w.f;
-  t.variants = t.residues;
+  t.variants = d.once * h.once * w.once;
+}
+
+// Steps: class by class, tap by tap, block by block; and the groups that they are promoted in.
+void list_steps(ConvTiles& t) {
+  const auto& [d, h, w] = t.axis;
+  t.steps.clear();
+  t.phases.clear();
+  t.class_begin.assign(1, 0);
+  t.group_begin.assign(1, 0);
+  for (int ed = 0; ed < d.classes; ++ed) {
+    for (int eh = 0; eh < h.classes; ++eh) {
+      for (int ew = 0; ew < w.classes; ++ew) {
+        t.phases.push_back({ed, eh, ew});
+        const size_t first = t.steps.size();
+        for (int kd = 0; kd < d.kernel; ++kd) {
+          for (int kh = 0; kh < h.kernel; ++kh) {
+            for (int kw = 0; kw < w.kernel; ++kw) {
+              int dd = 0, dh = 0, dw = 0;
+              if (!reaches(d, ed, kd, dd) || !reaches(h, eh, kh, dh) || !reaches(w, ew, kw, dw)) continue;
+              for (int block = 0; block < t.blocks; ++block) {
+                Step step;
+                step.block = block;
+                step.tap = {kd, kh, kw};
+                for (int v = 0; v < t.variants; ++v) {
+                  const int ud = v / (h.once * w.once), uh = v / w.once % h.once, uw = v % w.once;
+                  step.delta.push_back({dd + ud, dh + uh, dw + uw});
+                }
+                t.steps.push_back(std::move(step));
+              }
+            }
+          }
+        }
+        // Sums are promoted after at most 128 terms, so a group has no more; and no more than 32 KB if it
+        // can.
+        const bool exact = t.input_lo || t.weights_lo;
+        const int count = static_cast<int>(t.steps.size() - first);
+        const int per_group = std::max(1, std::min(128 / t.ck, exact ? 8 : (32 << 10) / t.slab_bytes()));
+        for (int at = 0; at < count; at += per_group) {
+          t.group_begin.push_back(static_cast<int>(first) + std::min(count, at + per_group));
+        }
+        t.class_begin.push_back(static_cast<int>(t.group_begin.size()) - 1);
+      }
+    }
+  }
+  t.group_max = 1;
+  for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
+    t.group_max = std::max(t.group_max, t.group_begin[g + 1] - t.group_begin[g]);
+  }
+}
+
+// Groups of phases to `count` owners, the largest to whom has least.
+void share_phases(ConvTiles& t, int count) {
+  const int groups = static_cast<int>(t.phases.size()) / t.store_phases;
+  auto steps_of = [&](int group) {
+    return std::array{t.group_begin[t.class_begin[group * t.store_phases]],
+                      t.group_begin[t.class_begin[(group + 1) * t.store_phases]]};
+  };
+  std::vector<int> order(groups);
+  std::iota(order.begin(), order.end(), 0);
+  if (count > 1) {
+    std::ranges::stable_sort(order, std::greater<>(), [&](int g) { return steps_of(g)[1] - steps_of(g)[0]; });
+  }
+  t.owners.assign(count, {});
+  std::vector<int> load(count, 0);
+  for (const int group : order) {
+    const auto least = std::ranges::min_element(load) - load.begin();
+    const auto [first, end] = steps_of(group);
+    t.owners[least].groups.push_back(group);
+    t.owners[least].slabs.push_back({first, end - first});
+    load[least] += end - first;
+    for (int s = first; s < end; ++s) t.steps[s].owner = static_cast<int>(least);
+  }
+}
+
+// Which runs of rows each owner's taps read: one per channel block, residue and depth shift. `last` is the
+// tile's highest row, counted from its lowest.
+void place_chunks(ConvTiles& t, int last) {
+  const auto& [d, h, w] = t.axis;
+  t.chunks.clear();
+  t.chunk_rows = 8;
+  struct Reach {
+    int d_lo = 0, d_hi = 0, low = 0, shift = 0;
+  };
+  std::vector<Reach> reach;
+  for (size_t o = 0; o < t.owners.size(); ++o) {
+    int lo[3] = {}, hi[3] = {};
+    bool any = false;
+    for (const Step& step : t.steps) {
+      if (step.owner != static_cast<int>(o)) continue;
+      for (const auto& delta : step.delta) {
+        for (int a = 0; a < 3; ++a) {
+          const int at = floor_div(delta[a], t.axis[a].f);
+          lo[a] = any ? std::min(lo[a], at) : at;
+          hi[a] = any ? std::max(hi[a], at) : at;
+        }
+        any = true;
+      }
+    }
+    const int low = lo[1] * w.pitch + lo[2], high = hi[1] * w.pitch + hi[2], shift = modulo(low, 8);
+    t.chunk_rows = std::max(t.chunk_rows, round_up(shift + last + 1 + high - low, 8));
+    t.owners[o].first_chunk = static_cast<int>(t.chunks.size());
+    for (int block = 0; block < t.blocks; ++block) {
+      for (int residue = 0; residue < t.residues; ++residue) {
+        for (int ad = lo[0]; ad <= hi[0]; ++ad)
+          t.chunks.push_back({residue, block, ad * t.plane + low - shift});
+      }
+    }
+    t.owners[o].chunks = static_cast<int>(t.chunks.size()) - t.owners[o].first_chunk;
+    reach.push_back({lo[0], hi[0], low, shift});
+  }
+  for (Step& step : t.steps) {
+    const Reach& r = reach[step.owner];
+    step.row_offset.clear();
+    for (const auto& [id, ih, iw] : step.delta) {
+      const int residue = (modulo(id, d.f) * h.f + modulo(ih, h.f)) * w.f + modulo(iw, w.f);
+      const int chunk =
+          (step.block * t.residues + residue) * (r.d_hi - r.d_lo + 1) + floor_div(id, d.f) - r.d_lo;
+      step.row_offset.push_back(chunk * t.chunk_rows + r.shift + floor_div(ih, h.f) * w.pitch +
+                                floor_div(iw, w.f) - r.low);
+    }
+  }
 }
 
 // The tile's shape for `pieces` pieces a warpgroup; false if it does not fit.
@@ -83,7 +206,7 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
   t.warpgroups = warpgroups;
   t.pieces = pieces;
   t.m = 64 * warpgroups * pieces;
-  int last = t.m - 1;  // the highest row of the tile, counted from its lowest
+  int last = t.m - 1;
   if (t.boxes) {
     // As wide as it can be: lines cost the gaps between them.
     for (t.width = std::min(t.m / 8, round_up(w.windows, 8)); t.width >= 8; t.width -= 8) {
@@ -100,71 +223,100 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
     t.tiles = static_cast<int>((t.rows + t.m - 1) / t.m);
   }
   const int low = h.lo * w.pitch + w.lo, high = h.hi * w.pitch + w.hi;
-  t.shift = modulo(low, 8);
-  t.chunk_rows = round_up(t.shift + last + 1 + high - low, 8);
   // Enough for any tile, so that passes with different tiles share one copy.
   t.guard = round_up(
       t.plane * std::max({0, -d.lo, d.hi}) + std::abs(low) + std::abs(high) + 64 * w.pitch + 1100, 8);
-  // Which runs of rows the taps read: one per residue, depth shift and channel block.
-  t.chunks.clear();
-  for (int block = 0; block < t.blocks; ++block) {
-    for (int residue = 0; residue < t.residues; ++residue) {
-      for (int ad = d.lo; ad <= d.hi; ++ad)
-        t.chunks.push_back({residue, block, ad * t.plane + low - t.shift});
-    }
-  }
-  const int per_block = t.residues * (d.hi - d.lo + 1);
-  // Steps: class by class, tap by tap, block by block.
-  t.steps.clear();
-  t.phases.clear();
-  t.class_begin.assign(1, 0);
-  t.group_begin.assign(1, 0);
-  for (int ed = 0; ed < d.stride; ++ed) {
-    for (int eh = 0; eh < h.stride; ++eh) {
-      for (int ew = 0; ew < w.stride; ++ew) {
-        t.phases.push_back({ed, eh, ew});
-        const size_t first = t.steps.size();
-        for (int kd = 0; kd < d.kernel; ++kd) {
-          for (int kh = 0; kh < h.kernel; ++kh) {
-            for (int kw = 0; kw < w.kernel; ++kw) {
-              int dd = 0, dh = 0, dw = 0;
-              if (!reaches(d, ed, kd, dd) || !reaches(h, eh, kh, dh) || !reaches(w, ew, kw, dw)) continue;
-              for (int block = 0; block < t.blocks; ++block) {
-                Step step;
-                step.chunk_base = block * per_block;
-                step.tap = {kd, kh, kw};
-                for (int v = 0; v < t.variants; ++v) {
-                  const int ud = v / (h.f * w.f), uh = v / w.f % h.f, uw = v % w.f;
-                  const int id = dd + ud, ih = dh + uh, iw = dw + uw;
-                  const int residue = (modulo(id, d.f) * h.f + modulo(ih, h.f)) * w.f + modulo(iw, w.f);
-                  const int ad = floor_div(id, d.f), ah = floor_div(ih, h.f), aw = floor_div(iw, w.f);
-                  const int chunk = step.chunk_base + residue * (d.hi - d.lo + 1) + ad - d.lo;
-                  step.row_offset.push_back(chunk * t.chunk_rows + t.shift + ah * w.pitch + aw - low);
-                  step.delta.push_back({id, ih, iw});
-                }
-                t.steps.push_back(std::move(step));
-              }
-            }
-          }
-        }
-        // Sums are promoted after at most 128 terms, so a group has no more.
-        const int count = static_cast<int>(t.steps.size() - first), per_group = std::max(1, 128 / t.ck);
-        for (int at = 0; at < count; at += per_group) {
-          t.group_begin.push_back(static_cast<int>(first) + std::min(count, at + per_group));
-        }
-        t.class_begin.push_back(static_cast<int>(t.group_begin.size()) - 1);
-      }
-    }
-  }
-  t.group_max = 1;
-  for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
-    t.group_max = std::max(t.group_max, t.group_begin[g + 1] - t.group_begin[g]);
-  }
+  place_chunks(t, last);
   t.stages = 2;
   return t.shared_bytes() <= wish.shared_limit;
 }
 
+// Whether all weights and the smallest tiles could share a block's memory.
+bool weights_fit(const ConvTiles& t, const TileWish& wish) {
+  return static_cast<int64_t>(t.steps.size()) * t.slab_bytes() <= wish.shared_limit * 2 / 3;
+}
+
+// Weights that stay: blocks that live as long as the kernel, each with the weights of its share of the phases
+// and with two tiles, one computed while the other arrives. Fewest shares first: each reads the input again.
+bool hold_weights(const ConvTiles& base, const TileWish& wish, double least, ConvTiles& best) {
+  const bool exact = wish.input_lo || wish.weights_lo;
+  const int groups = static_cast<int>(base.phases.size()) / base.store_phases;
+  if (exact) return false;  // twice the weights leave too little for the tiles
+  for (const int owners : {1, 2, 4, 8}) {
+    if (owners > (wish.pooled ? 1 : groups)) break;
+    // Measured: with all weights in one block and each phase stored, a ring and two blocks are as fast or
+    // faster.
+    if (owners == 1 && !wish.pooled) {
+      if (weights_fit(base, wish)) return false;
+      continue;
+    }
+    double best_score = 0;
+    for (const bool boxes : {true, false}) {
+      if (!boxes && wish.one_sample) continue;
+      for (const int warpgroups : {4, 2, 1}) {
+        for (const int pieces : {1, 2}) {
+          const int sums = pieces * (base.n / 2) *
+                           (base.variants * (base.store_phases + (exact ? 2 : 0)) + (wish.pooled ? 1 : 0));
+          if (sums > (warpgroups > 2 ? 80 : 160)) continue;
+          ConvTiles t = base;
+          t.boxes = boxes;
+          t.held = true;
+          t.buffers = 2;
+          t.scratch = wish.reduces;
+          t.takers = wish.pooled ? 1 : (warpgroups + 1) / 2;
+          share_phases(t, owners);
+          if (!shape_tile(t, wish, warpgroups, pieces)) continue;
+          const double overlap = warpgroups == 4 ? 1.0 : warpgroups == 2 ? 0.9 : 0.6;
+          const double score = t.efficiency() * overlap * (t.m >= 256 ? 1.0 : 0.97);
+          if (t.efficiency() < least || score <= best_score) continue;
+          best_score = score;
+          best = std::move(t);
+        }
+      }
+    }
+    if (best_score == 0) continue;
+    // Blocks in proportion to the work: products, and the same epilogue for each group.
+    const int all = std::max(owners, wish.multiprocessors / best.column_blocks);
+    double total = 0;
+    auto cost = [&](const Owner& o) {
+      double steps = 0;
+      for (const auto& [first, count] : o.slabs) steps += count;
+      return steps * best.ck / 32 * (1 + wish.input_lo + wish.weights_lo) +
+             static_cast<double>(o.groups.size()) * 8 * best.store_phases;
+    };
+    for (const Owner& o : best.owners) total += cost(o);
+    int left = all;
+    for (size_t o = 0; o < best.owners.size(); ++o) {
+      const int rest = static_cast<int>(best.owners.size() - o) - 1;
+      Owner& owner = best.owners[o];
+      owner.blocks =
+          rest == 0 ? left : std::clamp(static_cast<int>(all * cost(owner) / total + 0.5), 1, left - rest);
+      left -= owner.blocks;
+      owner.blocks = std::min(owner.blocks, best.tiles);
+    }
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+int ConvTiles::tile_half() const {
+  int most = 0;
+  for (const Owner& o : owners) most = std::max(most, o.chunks);
+  return most * chunk_bytes();
+}
+
+int ConvTiles::weight_shared() const {
+  if (!held) return stages * stage_bytes();
+  int most = 0;
+  for (const Owner& o : owners) {
+    int mine = 0;
+    for (const auto& [first, count] : o.slabs) mine += count;
+    most = std::max(most, mine);
+  }
+  return (most * slab_bytes() + 1023) / 1024 * 1024;
+}
 
 double ConvTiles::efficiency() const {
   const double useful = static_cast<double>(batch) * axis[0].windows * axis[1].windows * axis[2].windows;
@@ -179,6 +331,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   t.c_out = static_cast<int>(g.c_out);
   t.input_lo = wish.input_lo;
   t.weights_lo = wish.weights_lo;
+  t.store_phases = wish.store_phases;
   for (size_t a = 0; a < g.spatial; ++a) {
     if (g.in[a] > 1 << 20 || g.out[a] > 1 << 20) return why = "an extent is beyond a million", false;
     Axis& x = t.axis[3 - g.spatial + a];
@@ -203,48 +356,79 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   if (!make_columns(t, wish, why)) return false;
   make_rows(t);
   if (t.rows > kMaxRows) return why = "the input has more rows than 32-bit indices reach", false;
+  list_steps(t);
+  share_phases(t, 1);
 
   // Boxes waste nothing when the extents are multiples of 8, lines in a row waste the gaps. The larger tile
   // that fits wins among equals: it reads the weights less often.
   const int taps = t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel * t.blocks;
   ConvTiles best;
   double best_score = 0;
-  for (const bool boxes : {true, false}) {
-    if (!boxes && wish.one_sample) continue;
-    for (const int warpgroups : {1, 2, 3, 4}) {
-      for (const int pieces : {1, 2, 3}) {
-        // Registers for sums: phases of the width that are stored together, parts before promotion, the pool.
-        const bool exact = wish.input_lo || wish.weights_lo;
-        const int sums =
-            pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
-        // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
-        // addresses.
-        const int operands = wish.wgmma ? 0 : 36;
-        const bool few = sums + operands <= (taps <= 32 ? 96 : 80);
-        if (!few && (warpgroups > 2 || sums > 160)) continue;
-        ConvTiles candidate = t;
-        candidate.boxes = boxes;
-        if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
-        // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
-        const int room = wish.shared_limit + 1024;  // each block costs 1 KB more than it asks for
-        const int resident =
-            std::max(1, std::min((few ? 4 : 2) / warpgroups, room / (candidate.shared_bytes() + 1024)));
-        candidate.resident = resident;
-        // The rest of the memory keeps weights ahead, so that warpgroups need not go in step.
-        while (candidate.stages < 8 &&
-               resident * (candidate.shared_bytes() + candidate.stage_bytes() + 1024) <= room)
-          ++candidate.stages;
-        const double reuse = candidate.m >= 256 ? 1.0 : candidate.m >= 128 ? 0.98 : 0.8;
-        const double overlap = warpgroups * resident >= 4 ? 1.0 : 0.8;
-        const double score = candidate.efficiency() * reuse * overlap;
-        if (score > best_score) {
-          best_score = score;
-          best = std::move(candidate);
+  const ConvTiles base = t;
+  for (const int form : {0, 1, 2, 3}) {
+    // Twice the columns: fewer reads of the rows for as many products. One variant of a pool after the other
+    // makes room for them, and asks for the weights again.
+    const bool wide = form & 1, serial = form & 2;
+    t = base;
+    if (wide) {
+      if (t.column_blocks == 1 || t.column_blocks % 2 != 0) continue;
+      t.n *= 2;
+      t.column_blocks /= 2;
+    }
+    if (serial) {
+      Axis& x = t.axis[t.axis[0].f > 1 ? 0 : 1];
+      if (!wish.pooled || !wish.wgmma || x.f == 1 || t.variants < 2) continue;
+      x.once = 1;
+      x.classes = x.window;
+      make_rows(t);
+    }
+    if (wide || serial) {
+      list_steps(t);
+      share_phases(t, 1);
+    }
+    for (const bool boxes : {true, false}) {
+      if (!boxes && wish.one_sample) continue;
+      for (const int warpgroups : {1, 2, 3, 4}) {
+        for (const int pieces : {1, 2, 3}) {
+          // Registers for sums: phases of the width that are stored together, parts before promotion, the
+          // pool.
+          const bool exact = wish.input_lo || wish.weights_lo;
+          const int sums =
+              pieces * (t.n / 2) * (t.variants * (wish.store_phases + exact) + (wish.pooled ? 1 : 0));
+          // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
+          // addresses.
+          const int operands = wish.wgmma ? 0 : 36;
+          const bool few = !serial && sums + operands <= (taps <= 32 ? 96 : 80);
+          if (!few && (warpgroups > 2 || sums > (serial ? 192 : 160))) continue;
+          if (serial && warpgroups < 2) continue;
+          ConvTiles candidate = t;
+          candidate.boxes = boxes;
+          if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
+          // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
+          const int room = wish.shared_limit + 1024;  // each block costs 1 KB more than it asks for
+          const int resident =
+              std::max(1, std::min((few ? 4 : 2) / warpgroups, room / (candidate.shared_bytes() + 1024)));
+          candidate.resident = resident;
+          // The rest of the memory keeps weights ahead, so that warpgroups need not go in step.
+          while (candidate.stages < 8 &&
+                 resident * (candidate.shared_bytes() + candidate.stage_bytes() + 1024) <= room)
+            ++candidate.stages;
+          const double reuse = candidate.m >= 256 ? 1.0 : candidate.m >= 128 ? 0.98 : 0.8;
+          const double overlap = warpgroups * resident >= 4 ? 1.0 : 0.8;
+          const double columns = wide ? 1.1 : 1.0, again = serial ? 0.95 : 1.0;
+          const double score = candidate.efficiency() * reuse * overlap * columns * again;
+          if (score > best_score) {
+            best_score = score;
+            best = std::move(candidate);
+          }
         }
       }
     }
   }
+  t = base;
   if (best_score == 0) return why = "no tile fits the multiprocessor's shared memory and registers", false;
+  ConvTiles held;
+  if (wish.wgmma && hold_weights(t, wish, 0.9 * best.efficiency(), held)) best = std::move(held);
   t = std::move(best);
   return true;
 }

@@ -23,6 +23,8 @@ struct Axis {
   int in = 1, kernel = 1, stride = 1, padding = 0, dilation = 1, out = 1;
   int window = 1;      // P: the pool's window, or the stride
   int f = 1;           // P / stride
+  int once = 1;        // variants u whose sums are in registers at once: f, or 1
+  int classes = 1;     // s u + e over the others: stride, or P
   int windows = 1;     // how many J
   int stored = 1;      // how many a of each residue lie in memory
   int lo = 0, hi = 0;  // the shifts a - J that taps need
@@ -30,7 +32,8 @@ struct Axis {
 };
 
 struct Step {                             // one tap of one block of channels
-  int chunk_base = 0;                     // channel block * chunks per block
+  int block = 0;                          // of channels
+  int owner = 0;                          // whose chunks it reads
   std::array<int, 3> tap{};               // k
   std::vector<int> row_offset;            // per variant: shared-memory row of the tile's row 0
   std::vector<std::array<int, 3>> delta;  // per variant: i - f J per axis
@@ -38,6 +41,15 @@ struct Step {                             // one tap of one block of channels
 
 struct Chunk {                                // a run of rows that a tile loads
   int residue = 0, block = 0, first_row = 0;  // rows m0 + first_row ...
+};
+
+// Who computes a share of the phases for some of the tiles, with that share's weights in shared memory for
+// good. Without held weights there is one owner of everything.
+struct Owner {
+  std::vector<int> groups;                // of phases that are stored together
+  int blocks = 1;                         // that do this share
+  int first_chunk = 0, chunks = 0;        // what its taps read
+  std::vector<std::array<int, 2>> slabs;  // runs of steps in the stream: first, count
 };
 
 struct ConvTiles {
@@ -58,27 +70,36 @@ struct ConvTiles {
   int warpgroups = 1, pieces = 1;  // m = 64 * warpgroups * pieces
   int resident = 1;                // blocks that a multiprocessor is meant to hold
   int tiles = 1, tiles_per_plane = 1, tiles_across = 1;  // boxes: per (n, d); of those, along the width
-  int chunk_rows = 8, shift = 0;  // rows of a chunk in shared memory; where the tile's lowest row is in it
+  int chunk_rows = 8;                                    // rows of a chunk in shared memory
   std::vector<Chunk> chunks;
+  std::vector<Owner> owners;
+  int buffers = 1;    // tiles in shared memory
+  bool held = false;  // a block keeps its weights and computes many tiles
+  int takers = 1;     // held: into how many sets the warpgroups fall that take turns
   // Products
-  int variants = 1;  // f_d f_h f_w, all kept in registers
+  int store_phases = 1;
+  int variants = 1;  // in registers at once
   bool input_lo = false, weights_lo = false;
   std::vector<std::array<int, 3>> phases;  // e of class c; width's phases run fastest
   std::vector<Step> steps;                 // in the order of use
   std::vector<int> class_begin;            // groups of class c: [class_begin[c], class_begin[c + 1])
   std::vector<int> group_begin;            // steps of group g
   int stages = 3, group_max = 1;
+  bool scratch = false;  // held: shared memory for reductions over space, beside the tiles
 
   int row_bytes() const { return ck * 2; }
   int slab_bytes() const { return n * ck * 2 * (weights_lo ? 2 : 1); }
   int stage_bytes() const { return slab_bytes() * group_max; }
   int chunk_bytes() const { return chunk_rows * row_bytes(); }
-  int tile_bytes() const { return static_cast<int>(chunks.size()) * chunk_bytes() * (input_lo ? 2 : 1); }
-  int tile_shared() const { return (tile_bytes() + 1023) / 1024 * 1024; }
-  int shared_bytes() const {
-    return 1024 + tile_shared() + stages * stage_bytes() + 128;
-  }                                                                         // aligned, and barriers
-  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }  // of one residue and block
+  int tile_half() const;  // bytes of the tile's hi, or of its lo
+  int tile_shared() const { return (tile_half() * (input_lo ? 2 : 1) + 1023) / 1024 * 1024; }
+  int weight_shared() const;
+  int scratch_bytes() const { return scratch ? warpgroups * 4 * n * 12 : 0; }
+  int shared_bytes() const {  // aligned, and barriers
+    return 1024 + buffers * tile_shared() + weight_shared() + scratch_bytes() + 256;
+  }
+  int parts() const { return static_cast<int>(owners.size()) * warpgroups; }  // of a tile's reductions
+  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }    // of one residue and block
   int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
   int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
   double efficiency() const;  // useful rows over rows computed
@@ -94,6 +115,8 @@ struct TileWish {
   int store_phases = 1;  // phases along the width whose sums live at once, to be stored together
   bool pooled = false;   // a pool's running values live beside them
   bool wgmma = true;     // operands come from shared memory; mma.sync has them in registers too
+  bool reduces = false;  // something reduces over space
+  int multiprocessors = 132;
 };
 
 // The tiling, or none: `why` says why the convolution must go the general way.

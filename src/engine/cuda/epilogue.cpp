@@ -37,6 +37,10 @@ class Writer {
                                            : "kInf");
         text.point += pool_update(id);
         text.window += coordinates(true) + pool_result(id);
+      } else if (moments_of_sums(id)) {
+        text.state += fmt::format("Moments<G> w{0}; w{0}.clear();\n", id);
+        text.sums += moments_update(id);
+        text.finish += reduction_flush(id);
       } else if (f_.reduction[id]) {
         text.state += reduction_state(id);
         part += reduction_update(id);
@@ -128,17 +132,21 @@ class Writer {
     if (at == constants_.end()) constants_.push_back(expression);
     return fmt::format("columns[{}][8 * (i / 2) + 2 * t + i % 2]", k);
   }
+  // Each warpgroup has its own, for they may be in different samples. Where registers are short each use
+  // reads again.
   std::string column_constants() const {
     if (constants_.empty()) return "";
     std::string text = fmt::format(
-        "__shared__ float columns[{}][G::kN];\n__syncthreads();\nfor (int j = threadIdx.x; j < G::kN; j += "
-        "G::kThreads) {{\n"
-        "  const At at = At{{{{min(row_of<G>(tile, 0, 0).n, G::kBatch - 1), min((int)blockIdx.y * G::kN + j, "
-        "G::kCOut - 1), 0, 0, 0}}}};\n",
-        constants_.size());
+        "__shared__ __align__(16) float all_columns[G::kThreads / 128][{}][G::kN];\n"
+        "{}float (*columns)[G::kN] = all_columns[threadIdx.x / 128];\n"
+        "if (const int sample = min(row_of<G>(tile, 0, 0).n, G::kBatch - 1); {}) {{\n"
+        "warpgroup_sync();\nfor (int j = threadIdx.x % 128; j < G::kN; j += 128) {{\n"
+        "  const At at = At{{{{sample, min((int)blockIdx.y * G::kN + j, G::kCOut - 1), 0, 0, 0}}}};\n",
+        constants_.size(), f_.pool != kNone ? "volatile " : "",
+        t_.held ? "columns_of != sample && (columns_of = sample, true)" : "true");
     for (size_t k = 0; k < constants_.size(); ++k)
       text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
-    return text + "}\n__syncthreads();\n";
+    return text + "}\nwarpgroup_sync();\n}\n";
   }
 
   // A value in registers, in memory, or a parameter, as seen at (ph, i).
@@ -168,14 +176,25 @@ class Writer {
         y = fmt::format("({}) + {}", y, constant(l_.source.operand(node.in[3], node.shape, "at")));
       return "(" + y + ")";
     }
-    if (is(node, "div") && node.in[1] != kNone && one_a_column(node.in[1], node.shape)) {
-      return fmt::format("({} * {})", x,
-                         constant(fmt::format("1.f / {}", l_.source.operand(node.in[1], node.shape, "at"))));
+    if (const std::string factor = column_factor(node); !factor.empty()) {
+      // Factors in a row become one: x / a * b = x (1/a b).
+      const Node& before = l_.graph[node.in[0]];
+      const std::string earlier = f_.holds(node.in[0]) && node.in[0] != f_.conv ? column_factor(before) : "";
+      if (!earlier.empty())
+        return fmt::format("({} * {})", read(before.in[0], before.shape), constant(earlier + " * " + factor));
+      return fmt::format("({} * {})", x, constant(factor));
     }
     std::string other;
     if (node.in.size() > 1 && node.in[1] != kNone && !is(node, "normalize") && !is(node, "softmax_apply"))
       other = read(node.in[1], node.shape);
     return l_.source.pointwise(node, x, "at", other);
+  }
+  // What a product with, or a quotient by, one number a column multiplies with; empty for other nodes.
+  std::string column_factor(const Node& node) const {
+    if ((!is(node, "div") && !is(node, "mul")) || node.in[1] == kNone ||
+        !one_a_column(node.in[1], node.shape))
+      return "";
+    return (is(node, "div") ? "1.f / " : "") + l_.source.operand(node.in[1], node.shape, "at");
   }
   bool fast() const { return l_.options.precision == Precision::kFast; }
 
@@ -351,11 +370,27 @@ class Writer {
                id, kColumns, start) +
            (two ? "" : fmt::format("(void)q{0}; (void)k{0};\n", id));
   }
+  // Moments of the convolution itself are taken with its scale in; combine_reductions takes it out.
+  bool moments_of_sums(Id id) const {
+    return f_.reduction[id] && is(l_.graph[id], "moments") && l_.graph[id].in[0] == f_.conv;
+  }
+  std::string moments_update(Id id) const {
+    return fmt::format(
+        "{{ float weight[{0}][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma "
+        "unroll\n"
+        "for (int r = 0; r < 2; ++r) {{\nconst int v = s / G::kPieces; const Row& row = rows[s % "
+        "G::kPieces][r];\n"
+        "const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % "
+        "G::kOnceW;\n{1}{2}{{ "
+        "const bool real = ok && ow0 + ph < {3}; weight[ph][s][r] = real ? 1.f : 0.f;\nif (!real) {{ {4}{5} "
+        "= 0.f; }} }} "
+        "}}\nw{6}.update(sum, weight); }}\n",
+        f_.store_phases, coordinates(false), kEach, l_.graph[f_.conv].shape.back(), kColumns, kSum, id);
+  }
   std::string reduction_update(Id id) const {
     const Node& node = l_.graph[id];
     const Id in = node.in[0];
-    // Moments of the convolution itself are taken with its scale in; combine_reductions takes it out.
-    const std::string x = is(node, "moments") && in == f_.conv ? kSum : fmt::format("y{}[ph][i]", in);
+    const std::string x = fmt::format("y{}[ph][i]", in);
     const std::string p = fmt::format("p{}[i]", id), q = fmt::format("q{}[i]", id);
     const int64_t width = l_.graph[in].shape.back();
     std::string text;
@@ -381,16 +416,23 @@ class Writer {
   std::string reduction_flush(Id id) {
     const Node& node = l_.graph[id];
     l_.keep(id);
-    const int64_t at = l_.reserve(int64_t{t_.tiles} * t_.column_blocks * t_.n * 12);
+    const int64_t at = l_.reserve(int64_t{t_.tiles} * t_.parts() * t_.column_blocks * t_.n * 12);
     partial_at[id] = at;
     const char* kind = is(node, "moments")         ? "JoinMoments"
                        : is(node, "softmax_stats") ? "JoinExp"
                        : is(node, "max")           ? "JoinMax"
                        : is(node, "min")           ? "JoinMin"
                                                    : "JoinSum";
+    if (moments_of_sums(id)) {
+      return fmt::format(
+          "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, tile, owner));\n"
+          "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
+          "tile, o));\n",
+          id, at);
+    }
     return fmt::format(
-        "flush<G, {1}>(p{0}, q{0}, k{0}, (float*)raw, (float*)(a.ws + {2}ll) + ((i64)tile * gridDim.y + "
-        "blockIdx.y) * G::kN * 3);\n",
+        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, tile, owner));\n"
+        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, tile, o));\n",
         id, kind, at);
   }
 
@@ -412,76 +454,6 @@ EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t) {
   EpilogueText text = writer.write();
   for (const auto& [id, at] : writer.partial_at) l.partials[id] = at;
   return text;
-}
-
-// Partials are [tile][column][count or largest, mean, rest]. Which of them belong to a set: all tiles for a
-// channel of the batch, a sample's tiles otherwise. Float64, in a fixed order.
-void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
-  const int64_t columns = int64_t{t.n} * t.column_blocks, tiles_per_sample = t.tiles / t.batch;
-  for (const Id id : f.nodes) {
-    if (!f.reduction[id]) continue;
-    const Node& node = l.graph[id];
-    const Shape& in = l.graph[node.in[0]].shape;
-    int64_t sets = in[0] * in[1], each = 1, tiles = tiles_per_sample;
-    std::string first =
-        fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0};", in[1],
-                    tiles_per_sample);
-    if (is(node, "moments")) {
-      const NormSets norm = norm_sets(node, in);
-      sets = norm.sets;
-      if (norm.kind == NormSets::Kind::kBatch) {
-        first = "const i64 tile0 = 0; const int c0 = blockIdx.x;";
-        tiles = t.tiles;
-      } else if (norm.kind == NormSets::Kind::kGroup) {
-        each = norm.channels / norm.groups;
-        first =
-            fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0} * {2};",
-                        norm.groups, tiles_per_sample, each);
-      }
-    }
-    const std::string part = fmt::format(
-        "{} constexpr i64 n = {}ll; auto part = [&](i64 k, int w) {{ return ((const float*)(a.ws + "
-        "{}ll))[((tile0 + k / {}) * {} + c0 + k % {}) * 3 + w]; }};",
-        first, tiles * each, l.partials[id], each, columns, each);
-    const std::string out = l.source.address(id), type = l.source.type(id);
-    std::string text;
-    if (is(node, "moments")) {
-      text = fmt::format(
-          "const double size = block_reduce<Sum>(n, [&](i64 k) {{ return (double)part(k, 0); }}); const "
-          "double mean = block_reduce<Sum>(n, [&](i64 k) "
-          "{{ return (double)part(k, 0) * part(k, 1); }}) / size; const double m2 = block_reduce<Sum>(n, "
-          "[&](i64 k) {{ const double e = part(k, 1) - mean; "
-          "return part(k, 2) + part(k, 0) * e * e; }}); if (threadIdx.x == 0) {{ store<float>({0}, "
-          "blockIdx.x, (float)(mean * down)); store<float>({0}, "
-          "(i64)blockIdx.x + {1}, (float)(m2 / size * down * down)); }}",
-          out, sets);
-      text =
-          (node.in[0] == f.conv
-               ? fmt::format(
-                     "const Scale& sx = *(const Scale*)(a.ws + G{0}::kScale), &sw = *(const Scale*)(a.packed "
-                     "+ G{0}::kWeightScale); "
-                     "const double down = sx.other_path | sw.other_path ? 1. : (double)sx.down * sw.down; ",
-                     l.convs - 1)
-               : "const double down = 1.; ") +
-          text;
-    } else if (is(node, "softmax_stats")) {
-      text = fmt::format(
-          "const float top = block_reduce<Max>(n, [&](i64 k) {{ return part(k, 1); }}); const double s = "
-          "block_reduce<Sum>(n, [&](i64 k) {{ return "
-          "part(k, 2) == 0.f ? 0. : (double)part(k, 2) * exp((double)part(k, 1) - top); }}); if (threadIdx.x "
-          "== 0) {{ store<float>({0}, blockIdx.x, top); "
-          "store<float>({0}, (i64)blockIdx.x + {1}, (float)s); }}",
-          out, sets);
-    } else {
-      const int64_t voxels = count(in) / (in[0] * in[1]);
-      const char* kind = is(node, "max") ? "Max" : is(node, "min") ? "Min" : "Sum";
-      text = fmt::format(
-          "const auto s = block_reduce<{}>(n, [&](i64 k) {{ return part(k, 1); }}); if (threadIdx.x == 0) "
-          "store<{}>({}, blockIdx.x, (float)(s{}));",
-          kind, type, out, is(node, "mean") ? fmt::format(" / {}.", voxels) : "");
-    }
-    l.kernel(fmt::format("combine_{}_{}", id, l.convs), part + text, sets, 128);
-  }
 }
 
 }  // namespace upweave::cuda

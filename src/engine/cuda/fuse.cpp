@@ -1,8 +1,7 @@
-#include "engine/cuda/fuse.h"
-
 #include <algorithm>
 
 #include "base/dtype.h"
+#include "engine/cuda/conv_text.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
@@ -75,20 +74,6 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
   return head;
 }
 
-std::string ints(const std::string& name, const char* type, const std::vector<int64_t>& values) {
-  return fmt::format("__constant__ const {} {}[{}] = {{{}}};\n", type, name,
-                     std::max<size_t>(1, values.size()), fmt::join(values, ", "));
-}
-
-unsigned convert_blocks(const ConvTiles& t) {
-  const int64_t rows_per_block = 256 / (t.ck / 8), rows = t.rows + 2 * t.guard;
-  return static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block * t.residues * t.blocks);
-}
-
-int64_t weight_columns(const ConvTiles& t) {
-  return int64_t{t.c_out} * t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel;
-}
-
 // Where the fp16 copy of `x` and the packed `kernel` lie: places of their own, or those of an earlier pass
 // whose tiles read the same rows and the same stream.
 Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
@@ -108,95 +93,6 @@ Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
   p.weight_scale = l.reserve_packed(16);
   p.weight_extremes = l.reserve_packed(weight_columns(t) * 8);
   return l.prepared[key] = p;
-}
-
-// The tiling as constants of a struct and tables beside it.
-std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepared& p, int store_phases) {
-  const auto& [d, h, w] = t.axis;
-  std::string text = fmt::format("struct {} {{\n", g);
-  auto add = [&](const char* name, int64_t value) {
-    text += fmt::format("  static constexpr i64 {} = {}ll;\n", name, value);
-  };
-  auto put = [&](const char* name, int64_t value) {
-    text += fmt::format("  static constexpr int {} = {};\n", name, value);
-  };
-  put("kBatch", t.batch), put("kCIn", t.c_in), put("kCOut", t.c_out), put("kCk", t.ck),
-      put("kBlocks", t.blocks);
-  put("kN", t.n), put("kNr", t.n / 2), put("kColumnBlocks", t.column_blocks), put("kPlane", t.plane),
-      add("kRows", t.rows);
-  put("kGuard", t.guard), put("kBoxes", t.boxes), put("kLines", t.lines), put("kWidth", std::max(8, t.width)),
-      put("kM", t.m);
-  put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants),
-      put("kSums", t.pieces * t.variants);
-  put("kTilesPerPlane", t.tiles_per_plane), put("kTilesAcross", t.tiles_across), put("kTiles", t.tiles),
-      put("kResidues", t.residues), put("kConvertBlocks", convert_blocks(t)),
-      put("kChunks", static_cast<int64_t>(t.chunks.size())), put("kChunkBytes", t.chunk_bytes());
-  put("kTileBytes", t.tile_bytes()), put("kTileShared", t.tile_shared()),
-      put("kTileHalf", t.tile_bytes() / (t.input_lo ? 2 : 1));
-  put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
-  put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1),
-      put("kSteps", static_cast<int64_t>(t.steps.size()));
-  put("kInputLo", t.input_lo), put("kWeightsLo", t.weights_lo), put("kStorePhases", store_phases);
-  put("kPitchD", d.pitch), put("kPitchH", h.pitch), put("kPitchW", w.pitch), put("kJd", d.windows),
-      put("kJh", h.windows), put("kJw", w.windows);
-  put("kFd", d.f), put("kFh", h.f), put("kFw", w.f), put("kInD", d.in), put("kInH", h.in), put("kInW", w.in);
-  put("kKd", d.kernel), put("kKh", h.kernel), put("kKw", w.kernel), add("kPlaneBytes", t.plane_bytes());
-  add("kCopy", p.copy), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)), add("kScale", p.scale),
-      add("kExtremes", p.extremes);
-  add("kStream", p.stream), add("kWeightScale", p.weight_scale), add("kWeightExtremes", p.weight_extremes);
-  put("kWeightExtremeCount", weight_columns(t));
-  text += "};\n";
-  std::vector<int64_t> chunks, taps, deltas;
-  for (const Chunk& c : t.chunks) {
-    chunks.push_back((int64_t{c.residue} * t.blocks + c.block) * t.plane_bytes() +
-                     (int64_t{t.guard} + c.first_row) * t.row_bytes());
-  }
-  for (const Step& s : t.steps) {
-    const int block = s.chunk_base * t.blocks / std::max<int>(1, static_cast<int>(t.chunks.size()));
-    taps.insert(taps.end(), {s.tap[0], s.tap[1], s.tap[2] | block << 16});
-    for (const auto& delta : s.delta) deltas.insert(deltas.end(), delta.begin(), delta.end());
-  }
-  text += ints(g + "_chunks", "i64", chunks);
-  text += ints(g + "_classes", "int", {t.class_begin.begin(), t.class_begin.end()});
-  text += ints(g + "_groups", "int", {t.group_begin.begin(), t.group_begin.end()});
-  text += ints(g + "_taps", "int", taps) + ints(g + "_deltas", "int", deltas);
-  return text;
-}
-
-// The products of each class, every address a literal.
-std::string products_text(const std::string& g, const ConvTiles& t) {
-  std::string text = fmt::format(
-      "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n  switch (cls) "
-      "{{\n",
-      g);
-  for (size_t c = 0; c + 1 < t.class_begin.size(); ++c) {
-    text += fmt::format("    case {}:\n", c);
-    if (t.class_begin[c] == t.class_begin[c + 1]) {  // no tap reaches these outputs
-      text += fmt::format("      for (auto& s : sum) for (float& x : s) x = 0.f;\n");
-    }
-    for (int group = t.class_begin[c]; group < t.class_begin[c + 1]; ++group) {
-      std::vector<int64_t> offsets;
-      for (int s = t.group_begin[group]; s < t.group_begin[group + 1]; ++s) {
-        for (const int row : t.steps[s].row_offset) offsets.push_back(int64_t{row} * t.row_bytes());
-      }
-      text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {});\n", g,
-                          t.group_begin[group + 1] - t.group_begin[group], group, fmt::join(offsets, ", "),
-                          group == t.class_begin[c]);
-    }
-    text += "      break;\n";
-  }
-  return text + "  }\n}\n";
-}
-
-// "v3(a, At{{n, c, h, w, 0}})" for coordinates n, c, d, h, w of a value with `spatial` axes.
-std::string input_value(const Lowering& l, Id id) {
-  const Shape& shape = l.graph[id].shape;
-  const size_t spatial = spatial_rank(shape);
-  const char* axes[] = {"d", "h", "w"};
-  std::string at = "const At i = At{{n, c";
-  for (size_t a = 0; a < 3; ++a) at += fmt::format(", {}", a < spatial ? axes[3 - spatial + a] : "0");
-  return fmt::format("[&](int n, int c, int d, int h, int w) {{ {}}}}}; return {}; }}", at,
-                     l.source.operand(id, shape, "i"));
 }
 
 // The pre-pass of the input, launched by every run, and the packing of the kernel.
@@ -245,6 +141,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   wish.weights_lo = strict;
   wish.wgmma = l.chip.wgmma;
   wish.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
+  wish.multiprocessors = l.chip.multiprocessors;
 
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.
   Id pool = kNone;
@@ -267,6 +164,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     wish.store_phases = fusion.store_phases;
     wish.pooled = with_pool != kNone;
     wish.all_outputs = fusion.all_outputs;
+    wish.reduces = std::ranges::find(fusion.reduction, true) != fusion.reduction.end();
     return tile_conv(geometry, wish, tiles, why);
   };
   // As much as fits: with the pool, without; with reductions over space, without; at last the convolution
@@ -310,73 +208,11 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   const int index = l.convs++;
   const std::string g = fmt::format("G{}", index);
   const Prepared p = prepare(l, tiles, x, kernel);
-  l.kernels += geometry_text(g, tiles, p, fusion.store_phases) + products_text(g, tiles);
+  l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
   if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
 
   for (const Id id : fusion.stores) l.keep(id);
   const EpilogueText e = epilogue(l, fusion, tiles);
-  const int classes = static_cast<int>(tiles.phases.size()), groups = classes / fusion.store_phases;
-  const auto& [d, h, w] = tiles.axis;
-  const std::string phases =
-      fusion.store_phases > 1
-          ? fmt::format("const int ed = group / {0}, eh = group % {0}, ew = 0;", h.stride)
-          : fmt::format("const int ed = group / {0}, eh = group / {1} % {2}, ew = group % {1};",
-                        h.stride * w.stride, w.stride, h.stride);
-  // One text for both kernels: products on tensor cores, or in float32 for data that fp16 cannot hold.
-  auto body = [&](bool fma) {
-    std::string s = fmt::format(
-        "  typedef {0} G;\n  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n  const Scale& sw = "
-        "*(const Scale*)(a.packed + G::kWeightScale);\n"
-        "  if ({1}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n  {2}\n"
-        "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t;\n  Row "
-        "rows[G::kPieces][2];\n"
-        "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; "
-        "++r)\n"
-        "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
-        "lane / 4 + 8 * r);\n",
-        g, fma ? "!" : "",
-        fma ? "for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {"
-            : "const int tile = blockIdx.x;");
-    if (!fma) {
-      s += fmt::format(
-          "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Pipe<G> pipe;\n  pipe.start(a, "
-          "shared, tile, {0}_chunks, {0}_groups);\n"
-          "  const float down = sx.down * sw.down;\n",
-          g);
-    } else {
-      s += fmt::format("  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n", input_value(l, x),
-                       input_value(l, kernel));
-    }
-    s += e.state;
-    s += fmt::format(
-        "#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    float "
-        "sum[{}][G::kSums][G::kNr];\n",
-        groups, fusion.store_phases);
-    if (!fma) s += "    pipe.refresh();\n";
-    s += fmt::format("#pragma unroll\n    for (int ph = 0; ph < {}; ++ph) {{\n", fusion.store_phases);
-    if (fma) {
-      s += fmt::format(
-          "      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, (const "
-          "int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n    }}\n",
-          fusion.store_phases, g);
-    } else {
-      s += fmt::format("      products(sum[ph], pipe, group * {0} + ph);\n    }}\n", fusion.store_phases);
-    }
-    s += fmt::format(
-        "    {}\n#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n      for (int r = "
-        "0; r < 2; ++r) {{\n"
-        "        const int v = s / G::kPieces, p = s % G::kPieces;\n        const Row& row = rows[p][r];\n"
-        "        const int ud = v / (G::kFh * G::kFw), uh = v / G::kFw % G::kFh, uw = v % G::kFw;\n{}      "
-        "}}\n  }}\n",
-        phases, e.point);
-    if (!e.window.empty()) {
-      s += fmt::format(
-          "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < "
-          "2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",
-          e.window);
-    }
-    return s + e.finish + (fma ? "  }\n" : "");
-  };
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
   const auto count = static_cast<unsigned>(tiles.tiles), columns = static_cast<unsigned>(tiles.column_blocks);
   auto emit = [&](const char* name, int resident, const std::string& text, unsigned blocks, unsigned shared) {
@@ -386,8 +222,15 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
                     threads, resident, full, text);
     l.out.run.push_back({full, {blocks, columns}, threads, shared});
   };
-  emit("conv", tiles.resident, body(false), count, static_cast<unsigned>(tiles.shared_bytes()));
-  emit("conv_fma", 1, body(true), std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count),
+  unsigned blocks = count;
+  if (tiles.held) {
+    blocks = 0;
+    for (const Owner& o : tiles.owners) blocks += static_cast<unsigned>(o.blocks);
+  }
+  emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks,
+       static_cast<unsigned>(tiles.shared_bytes()));
+  emit("conv_fma", 1, conv_text(l, fusion, tiles, e, g, true),
+       std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count),
        threads / 32 * static_cast<unsigned>(tiles.n) * 12);
   note_conv_work(l, fusion, tiles);
   combine_reductions(l, fusion, tiles);
@@ -396,10 +239,11 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   for (const Id id : fusion.nodes) names.emplace_back(l.graph[id].op->name);
   l.out.notes.push_back(
       fmt::format("kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared "
-                  "memory, {} tiles, {:.0f}% of rows useful",
+                  "memory, {} tiles, {:.0f}% of rows useful{}",
                   index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
                   1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
-                  tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency()));
+                  tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
+                  tiles.held ? ", weights stay in shared memory" : ""));
   return true;
 }
 

@@ -265,7 +265,8 @@ Id lower_norm(Lowering& l, Id id) {
   // once a thread.
   const int64_t channels = reduced[1], voxels = count(reduced) / channels;
   if (channels > 1024) return kNone;
-  const int64_t per_channel = std::min<int64_t>(1024 / channels, voxels),
+  // About ten elements a thread pay for the two joins over the block.
+  const int64_t per_channel = std::clamp<int64_t>((voxels + 9) / 10, 1, 1024 / channels),
                 each = (voxels + per_channel - 1) / per_channel;
   const int64_t threads = (channels * per_channel + 31) / 32 * 32;
   if (each > 16) return kNone;

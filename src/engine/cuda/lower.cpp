@@ -30,6 +30,9 @@ const char kProductsSm80[] =
 const char kProductsSm90[] =
 #include "engine/cuda/kernels/products_sm90.cuh"
     ;
+const char kHeldSm90[] =
+#include "engine/cuda/kernels/held_sm90.cuh"
+    ;
 
 // d += A B for one warpgroup: 64 rows, `n` columns, 16 terms.
 std::string wgmma_text(int n) {
@@ -141,13 +144,14 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     }
   }
 
-  std::string text = std::string(kPrelude) + kGeneric;
+  std::string text = options.precision == Precision::kFast ? "#define UPWEAVE_FAST\n" : "";
+  text += std::string(kPrelude) + kGeneric;
   if (l.convs > 0) {
     text += std::string(index::kText) + kConv + kEpilogue;
     if (chip.wgmma) {
       text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
       for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);
-      text += kProductsSm90;
+      text += std::string(kProductsSm90) + kHeldSm90;
     } else {
       text += kProductsSm80;
     }

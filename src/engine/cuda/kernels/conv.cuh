@@ -84,7 +84,13 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
 DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, bool weights) {
   __shared__ u32 tops[32], lows[32];
   u32 top = 0, low = 0x7f800000u;
-  for (int i = threadIdx.x; i < count; i += blockDim.x) { top = max(top, extremes[i].x); low = min(low, extremes[i].y); }
+  for (int i = threadIdx.x; i < count; i += 8 * blockDim.x) {  // eight loads under way together
+    uint2 e[8];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) e[u] = i + u * blockDim.x < count ? extremes[i + u * blockDim.x] : make_uint2(0, 0x7f800000u);
+#pragma unroll
+    for (int u = 0; u < 8; ++u) { top = max(top, e[u].x); low = min(low, e[u].y); }
+  }
   for (int d = 16; d; d >>= 1) {
     top = max(top, __shfl_xor_sync(~0u, top, d));
     low = min(low, __shfl_xor_sync(~0u, low, d));

@@ -20,10 +20,15 @@ template <class T, int PH, int N> DEVICE void store_row(u8* to, i64 at, const fl
 }
 
 // Partial results (k, p, q) of one column and how two of them become one.
-struct JoinSum { static DEVICE void join(float&, float& p, float&, float, float p2, float) { p += p2; } };
-struct JoinMax { static DEVICE void join(float&, float& p, float&, float, float p2, float) { p = max_nan(p, p2); } };
-struct JoinMin { static DEVICE void join(float&, float& p, float&, float, float p2, float) { p = min_nan(p, p2); } };
+struct JoinSum { static DEVICE float none() { return 0.f; } static DEVICE void join(float&, float& p, float&, float, float p2, float) { p += p2; }
+  static DEVICE void step(float& p, float&, float p2, float, float, float) { p += p2; } };
+struct JoinMax { static DEVICE float none() { return -kInf; } static DEVICE void join(float&, float& p, float&, float, float p2, float) { p = max_nan(p, p2); }
+  static DEVICE void step(float& p, float&, float p2, float, float, float) { p = max_nan(p, p2); } };
+struct JoinMin { static DEVICE float none() { return kInf; } static DEVICE void join(float&, float& p, float&, float, float p2, float) { p = min_nan(p, p2); }
+  static DEVICE void step(float& p, float&, float p2, float, float, float) { p = min_nan(p, p2); } };
+// `step` is join for two partial results whose counts are known: share = k2 / (k + k2), weight = k share.
 struct JoinMoments {  // count, mean, summed squared differences (Chan, Golub and LeVeque 1979)
+  static DEVICE float none() { return 0.f; }
   static DEVICE void join(float& k, float& p, float& q, float k2, float p2, float q2) {
     const float total = k + k2;
     if (total == 0.f) return;
@@ -32,50 +37,150 @@ struct JoinMoments {  // count, mean, summed squared differences (Chan, Golub an
     q += q2 + d * d * k * share;
     k = total;
   }
+  static DEVICE void step(float& p, float& q, float p2, float q2, float share, float weight) {
+    const float d = p2 - p;
+    p = fmaf(d, share, p);
+    q = fmaf(d * d, weight, q + q2);
+  }
 };
 struct JoinExp {  // largest, sum of exp(x - largest)
+  static DEVICE float none() { return -kInf; }
   static DEVICE void join(float&, float& p, float& q, float, float p2, float q2) {
     const float m = max_nan(p, p2);
     q = (q == 0.f ? 0.f : q * f_exp(p - m)) + (q2 == 0.f ? 0.f : q2 * f_exp(p2 - m));
     p = m;
   }
+  static DEVICE void step(float& p, float& q, float p2, float q2, float, float) {
+    float none;
+    join(none, p, q, 0.f, p2, q2);
+  }
 };
 
-// The block's partial results: over the eight rows of lanes, then over the warps in order.
-template <class G, class J>
-DEVICE void flush(const float (&p)[G::kN / 4], const float (&q)[G::kN / 4], float k, float* scratch, float* out) {
-  constexpr int warps = G::kThreads / 32;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < G::kN / 4; ++i) {
-    float a = k, b = p[i], c = q[i];
-#pragma unroll
-    for (int d = 4; d < 32; d <<= 1) {
-      const float a2 = __shfl_xor_sync(~0u, a, d), b2 = __shfl_xor_sync(~0u, b, d), c2 = __shfl_xor_sync(~0u, c, d);
-      // The lane with the smaller index goes first in both, so that they agree to the bit.
-      if (lane & d) {
-        float x = a2, y = b2, z = c2;
-        J::join(x, y, z, a, b, c);
-        a = x; b = y; c = z;
-      } else {
-        J::join(a, b, c, a2, b2, c2);
-      }
-    }
-    if (lane < 4) {
-      float* s = scratch + (warp * G::kN + 8 * (i / 2) + 2 * lane + i % 2) * 3;
-      s[0] = a; s[1] = b; s[2] = c;
-    }
+// A warpgroup's partial results: over the eight rows of lanes, then over its warps in order. `scratch` is the
+// warpgroup's own.
+DEVICE void warpgroup_sync() {
+  asm volatile("bar.sync %0, 128;" ::"r"(8 + (int)threadIdx.x / 128) : "memory");
+}
+// Where this warpgroup's part of a tile goes.
+template <class G> DEVICE float* partial(u8* at, int tile, int owner) {
+  const int part = owner * (G::kThreads / 128) + threadIdx.x / 128;
+  return (float*)at + (((i64)tile * (G::kOwners * (G::kThreads / 128)) + part) * gridDim.y + blockIdx.y) * (G::kN * 3);
+}
+template <class G, class J> DEVICE void no_part(float* out) {
+  for (int column = threadIdx.x % 128; column < G::kN; column += 128) {
+    out[column * 3] = 0.f; out[column * 3 + 1] = J::none(); out[column * 3 + 2] = 0.f;
   }
-  __syncthreads();
-  for (int column = threadIdx.x; column < G::kN; column += G::kThreads) {
+}
+// How counts join over lanes d apart, for all columns at once.
+struct Shares {
+  float count, share, weight;
+  DEVICE Shares next(int d) const {  // count: of both
+    const float other = __shfl_xor_sync(~0u, count, d);
+    return of(count, other);
+  }
+  static DEVICE Shares of(float count, float other) {
+    const float total = count + other, share = total > 0.f ? other / total : 0.f;
+    return {total, share, count * share};
+  }
+};
+
+// The four warps' results of each column, in order.
+template <class G, class J> DEVICE void join_warps(const float* scratch, float* out) {
+  warpgroup_sync();
+  for (int column = threadIdx.x % 128; column < G::kN; column += 128) {
     float a = scratch[column * 3], b = scratch[column * 3 + 1], c = scratch[column * 3 + 2];
-    for (int w = 1; w < warps; ++w) {
+#pragma unroll
+    for (int w = 1; w < 4; ++w) {
       const float* s = scratch + (w * G::kN + column) * 3;
       J::join(a, b, c, s[0], s[1], s[2]);
     }
     out[column * 3] = a; out[column * 3 + 1] = b; out[column * 3 + 2] = c;
   }
-  __syncthreads();
 }
+template <class G, class J>
+DEVICE void flush(const float (&p)[G::kN / 4], const float (&q)[G::kN / 4], float k, float* scratch, float* out) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const Shares first = Shares{k, 0.f, 0.f}.next(4), second = first.next(8), third = second.next(16);
+  warpgroup_sync();
+#pragma unroll
+  for (int i = 0; i < G::kN / 4; ++i) {
+    float b = p[i], c = q[i];  // lanes 0 to 3 count: what they join comes later in order
+    J::step(b, c, __shfl_xor_sync(~0u, b, 4), __shfl_xor_sync(~0u, c, 4), first.share, first.weight);
+    J::step(b, c, __shfl_xor_sync(~0u, b, 8), __shfl_xor_sync(~0u, c, 8), second.share, second.weight);
+    J::step(b, c, __shfl_xor_sync(~0u, b, 16), __shfl_xor_sync(~0u, c, 16), third.share, third.weight);
+    if (lane < 4) {
+      float* s = scratch + (warp * G::kN + 8 * (i / 2) + 2 * lane + i % 2) * 3;
+      s[0] = third.count; s[1] = b; s[2] = c;
+    }
+  }
+  join_warps<G, J>(scratch, out);
+}
+
+// Moments of the convolution's own sums. Of each eight columns that a lane holds it keeps one for itself and its seven
+// neighbours in rows: they exchange halves, then quarters, then eighths. So the state is an eighth of the columns.
+template <class G> struct Moments {
+  static constexpr int kColumns = G::kN / 4, kOwn = (kColumns + 7) / 8;
+  float k, p[kOwn], q[kOwn];
+  DEVICE void clear() {
+    k = 0.f;
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) p[b] = q[b] = 0.f;
+  }
+  // Mean and summed squares of column i and those that the neighbours 16, 8, ... lanes away give it: of two columns the
+  // lane keeps one and hands the other over. Depth first, for registers are few.
+  template <int LEVEL, int PH>
+  static DEVICE void gather(float& m, float& s, int i, const float (&sum)[PH][G::kSums][G::kNr], const float (&weight)[PH][G::kSums][2],
+                            float inverse, const Shares (&shares)[4]) {
+    if constexpr (LEVEL == 0) {
+      m = s = 0.f;
+      if (i >= kColumns) return;
+#pragma unroll
+      for (int x = 0; x < PH * G::kSums * 2; ++x) m += sum[x / 2 / G::kSums][x / 2 % G::kSums][i / 2 * 4 + x % 2 * 2 + i % 2];
+      m *= inverse;
+#pragma unroll
+      for (int x = 0; x < PH * G::kSums * 2; ++x) {
+        const float e = sum[x / 2 / G::kSums][x / 2 % G::kSums][i / 2 * 4 + x % 2 * 2 + i % 2] - m;
+        s = fmaf(e * weight[x / 2 / G::kSums][x / 2 % G::kSums][x % 2], e, s);
+      }
+    } else {
+      const bool upper = threadIdx.x & (32 >> LEVEL);
+      float m2, s2;
+      gather<LEVEL - 1>(m, s, i, sum, weight, inverse, shares);
+      gather<LEVEL - 1>(m2, s2, i + (8 >> LEVEL), sum, weight, inverse, shares);
+      const float m3 = __shfl_xor_sync(~0u, upper ? m : m2, 32 >> LEVEL), s3 = __shfl_xor_sync(~0u, upper ? s : s2, 32 >> LEVEL);
+      m = upper ? m2 : m;
+      s = upper ? s2 : s;
+      JoinMoments::step(m, s, m3, s3, shares[LEVEL].share, shares[LEVEL].weight);
+    }
+  }
+  // weight: 1 where the row is an output, 0 where not; there the sums are zero.
+  template <int PH> DEVICE void update(const float (&sum)[PH][G::kSums][G::kNr], const float (&weight)[PH][G::kSums][2]) {
+    Shares shares[4] = {};
+#pragma unroll
+    for (int x = 0; x < PH * G::kSums * 2; ++x) shares[0].count += weight[x / 2 / G::kSums][x / 2 % G::kSums][x % 2];
+    const float inverse = shares[0].count > 0.f ? 1.f / shares[0].count : 0.f;
+#pragma unroll
+    for (int level = 1; level < 4; ++level) shares[level] = shares[level - 1].next(32 >> level);
+    const Shares all = Shares::of(k, shares[3].count);
+    k = all.count;
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) {
+      float m, s;
+      gather<3>(m, s, 8 * b, sum, weight, inverse, shares);
+      JoinMoments::step(p[b], q[b], m, s, all.share, all.weight);
+    }
+  }
+  DEVICE void flush(float* scratch, float* out) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    warpgroup_sync();
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) {
+      const int i = 8 * b + lane / 4;
+      if (i >= kColumns) continue;
+      float* s = scratch + (warp * G::kN + 8 * (i / 2) + 2 * (lane % 4) + i % 2) * 3;
+      s[0] = k; s[1] = p[b]; s[2] = q[b];
+    }
+    join_warps<G, JoinMoments>(scratch, out);
+  }
+};
 )cuda"

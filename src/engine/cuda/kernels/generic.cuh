@@ -43,15 +43,22 @@ template <class Op> DEVICE typename Op::T block_join(typename Op::T v) {
   __syncthreads();
   if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
   __syncthreads();
-  v = part[0];
-  for (int w = 1; w < (int)blockDim.x / 32; ++w) v = Op::join(v, part[w]);
+  v = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : Op::zero();
+  for (int d = 16; d; d >>= 1) v = Op::join(v, __shfl_xor_sync(~0u, v, d));
   return v;
 }
 
 // A block joins f over the elements i = 0 .. n-1 of one set.
 template <class Op, class F> DEVICE typename Op::T block_reduce(i64 n, F f) {
   typename Op::T v = Op::zero();
-  for (i64 i = threadIdx.x; i < n; i += blockDim.x) v = Op::join(v, (typename Op::T)f(i));
+  // Four at a time, so that their loads are under way together.
+  for (i64 i = threadIdx.x; i < n; i += 4 * blockDim.x) {
+    typename Op::T x[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) x[u] = i + u * blockDim.x < n ? (typename Op::T)f(i + u * blockDim.x) : Op::zero();
+#pragma unroll
+    for (int u = 0; u < 4; ++u) v = Op::join(v, x[u]);
+  }
   return block_join<Op>(v);
 }
 

@@ -94,7 +94,7 @@ DEVICE void step_offsets(int (&to)[G::kVariants], const int (&offset)[COUNT * G:
 
 // One group of steps; `g` and `offset` are literals of the generated code.
 template <class G, int COUNT>
-DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first) {
+DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first, bool) {
   constexpr bool exact = G::kInputLo || G::kWeightsLo;
   constexpr int slab_lo = G::kN * G::kCk * 2;
   const u32 stage = pipe.next(g);

@@ -30,24 +30,35 @@ template <class G> DEVICE u64 descriptor(u32 at, int group_bytes) {
   return (u64)((at & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(u32)(group_bytes >> 4) << 32 | kind << 62;
 }
 
+// Counts the warpgroups that leave a place; true for the last one.
+template <class G> DEVICE bool last_to_leave(u32 counter) {
+  u32 before;
+  asm volatile("atom.acq_rel.cta.shared.inc.u32 %0, [%1], %2;" : "=r"(before) : "r"(counter), "n"(G::kThreads / 128 - 1) : "memory");
+  return before == G::kThreads / 128 - 1;
+}
+DEVICE void clear_counter(u32 at) { asm volatile("st.shared.u32 [%0], 0;" ::"r"(at) : "memory"); }
+
 template <class G> struct Pipe {
-  u32 ring, full, empty;
+  // One group of products stays in flight while the next one is waited for: for few warpgroups and one product a term.
+  static constexpr bool kAhead = !G::kInputLo && !G::kWeightsLo && G::kThreads <= 256;
+  static constexpr int kFull = G::kStages * G::kStageBytes, kTileFull = kFull + 8 * G::kStages, kLeft = kTileFull + 8;
+  u32 ring;  // the stages; behind them barriers: stage filled, tile there, stage left by all
   u64 rows[G::kPieces], weights;  // descriptors of the tile's pieces and of the ring; everything else is a constant away
-  const u8* stream;
+  const u8* packed;
   const int* group_begin;
 
   DEVICE void fetch(int g) {  // by one thread
+    if (kAhead) refresh();
     const int from = group_begin[g], bytes = (group_begin[g + 1] - from) * G::kSlabBytes, st = g % G::kStages;
-    barrier_expect(full + 8 * st, bytes);
-    bulk_copy(ring + st * G::kStageBytes, stream + (i64)from * G::kSlabBytes, bytes, full + 8 * st);
+    barrier_expect(ring + kFull + 8 * st, bytes);
+    const u8* stream = packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
+    bulk_copy(ring + st * G::kStageBytes, stream + (i64)from * G::kSlabBytes, bytes, ring + kFull + 8 * st);
   }
   DEVICE void start(const Args& a, u32 shared, int tile, const i64* chunk, const int* groups) {
     ring = shared + G::kTileShared;
-    full = ring + G::kStages * G::kStageBytes;
-    empty = full + 8 * G::kStages;
-    const u32 tile_full = empty + 8 * G::kStages;
+    const u32 tile_full = ring + kTileFull;
     group_begin = groups;
-    stream = a.packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
+    packed = a.packed;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the same in all lanes for the compiler too
 #pragma unroll
     for (int p = 0; p < G::kPieces; ++p) {
@@ -55,7 +66,10 @@ template <class G> struct Pipe {
     }
     weights = descriptor<G>(ring, 8 * G::kCk * 2);
     if (threadIdx.x == 0) {
-      for (int i = 0; i < G::kStages; ++i) { barrier_init(full + 8 * i, 1); barrier_init(empty + 8 * i, G::kThreads / 128); }
+      for (int i = 0; i < G::kStages; ++i) {
+        barrier_init(ring + kFull + 8 * i, 1);
+        if (kAhead) clear_counter(ring + kLeft + 8 * i); else barrier_init(ring + kLeft + 8 * i, G::kThreads / 128);
+      }
       barrier_init(tile_full, 1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -63,7 +77,7 @@ template <class G> struct Pipe {
     __syncthreads();
     if (threadIdx.x == 0) {
       const u8* from = a.ws + G::kCopy + (i64)tile_row<G>(tile) * (G::kCk * 2);
-      barrier_expect(tile_full, G::kTileBytes);
+      barrier_expect(tile_full, G::kTileHalf * (1 + G::kInputLo));
       for (int half = 0; half <= G::kInputLo; ++half) {
         for (int c = 0; c < G::kChunks; ++c) {
           bulk_copy(shared + half * G::kTileHalf + c * G::kChunkBytes, from + half * G::kCopyHalf + chunk[c], G::kChunkBytes, tile_full);
@@ -73,23 +87,29 @@ template <class G> struct Pipe {
     }
     barrier_wait(tile_full, 0);
   }
-  // Called in each turn of the kernel's loop, so that addresses are not computed ahead of it, for they would not fit.
-  DEVICE void refresh() { asm volatile("" : "+r"(ring), "+r"(full), "+r"(empty), "+l"(stream)); }
-  DEVICE void wait(int g) { barrier_wait(full + 8 * (g % G::kStages), g / G::kStages & 1); }
-  // All products of group g are done. The stage of the group before is refilled: everyone has left it by now, or will soon.
+  // Addresses are not computed ahead of here, for they would not fit the registers.
+  DEVICE void refresh() { asm volatile("" : "+r"(ring)); }
+  DEVICE void wait(int g) { barrier_wait(ring + kFull + 8 * (g % G::kStages), g / G::kStages & 1); }
+  // All products of group g are done. Either who leaves a stage last has it refilled at once; or the last warpgroup refills
+  // the stage of the group before, which everyone has left by now, or will soon: that takes fewer registers.
   DEVICE void release(int g) {
-    if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * (g % G::kStages));
-    const int old = g - 1, next = old + G::kStages;
-    if (threadIdx.x == G::kThreads - 128 && old >= 0 && next < G::kGroups) {
-      barrier_wait(empty + 8 * (old % G::kStages), old / G::kStages & 1);
-      fetch(next);
+    if (threadIdx.x % 128 != 0) return;
+    if (kAhead) {
+      if (last_to_leave<G>(ring + kLeft + 8 * (g % G::kStages)) && g + G::kStages < G::kGroups) fetch(g + G::kStages);
+    } else {
+      barrier_arrive(ring + kLeft + 8 * (g % G::kStages));
+      const int old = g - 1, next = old + G::kStages;
+      if (threadIdx.x == G::kThreads - 128 && old >= 0 && next < G::kGroups) {
+        barrier_wait(ring + kLeft + 8 * (old % G::kStages), old / G::kStages & 1);
+        fetch(next);
+      }
     }
   }
 };
 
 // sum += rows x slab for one step. `tile` and `slab` are bytes from the tile's and the ring's first.
-template <class G>
-DEVICE void multiply(float (&sum)[G::kSums][G::kNr], const Pipe<G>& pipe, int tile, int slab, const int* offset, bool add) {
+template <class G, class P>
+DEVICE void multiply(float (&sum)[G::kSums][G::kNr], const P& pipe, int tile, int slab, const int* offset, bool add) {
 #pragma unroll
   for (int k = 0; k < G::kCk / 16; ++k) {
 #pragma unroll
@@ -102,7 +122,7 @@ DEVICE void multiply(float (&sum)[G::kSums][G::kNr], const Pipe<G>& pipe, int ti
 
 // One group of steps; `g` and `offset` are literals of the generated code, so that addresses are constants.
 template <class G, int COUNT>
-DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first) {
+DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first, bool last) {
   constexpr bool exact = G::kInputLo || G::kWeightsLo;
   constexpr int slab_lo = G::kN * G::kCk * 2;
   const int stage = g % G::kStages * G::kStageBytes;
@@ -112,8 +132,15 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
 #pragma unroll
     for (int s = 0; s < COUNT; ++s) multiply<G>(sum, pipe, 0, stage + s * G::kSlabBytes, offset + s * G::kVariants, !first || s > 0);
     wgmma_commit();
-    wgmma_wait();
-    hold(sum);
+    if (Pipe<G>::kAhead && !first) {
+      asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+      pipe.release(g - 1);
+    }
+    if (!Pipe<G>::kAhead || last) {
+      wgmma_wait();
+      hold(sum);
+      pipe.release(g);
+    }
   } else {
     // hi*lo + lo*hi first, at 2^11 their size; then hi*hi on top: at most 128 terms before they reach the sum.
     float part[G::kSums][G::kNr];
@@ -142,7 +169,7 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
     for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
       for (int i = 0; i < G::kNr; ++i) sum[s][i] = first ? part[s][i] : sum[s][i] + part[s][i];
+    pipe.release(g);
   }
-  pipe.release(g);
 }
 )cuda"

@@ -276,17 +276,27 @@ class Scheduler {
     return all;
   }
 
+  // conv(x; K - mean K) = conv(x; K) - its mean over channels: the norm for which a law has centred the
+  // weights takes the mean itself. Only that norm, or an addition before it, reads such a convolution.
+  void center_behind(Id conv) {
+    Id norm = users_[conv].front();
+    if (is(graph_[norm], "add")) norm = users_[norm].front();
+    graph_[norm].op = &operation("layer_norm");
+  }
+
   // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
-  // given; derived weights and inputs keep float32.
+  // given (weights that were only centred are taken as they were); other derived weights and inputs keep
+  // float32.
   void make_kernel(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
-    const Id weights = graph_[conv].in[1];
+    Id weights = graph_[conv].in[1];
     if (const auto it = convs_.find(conv); it != convs_.end()) {  // computed again: the same kernel
       stage.kernel = result_.kernels[it->second].kernel;
       stage.packed_offset = result_.kernels[it->second].offset;
       return;
     }
     convs_[conv] = result_.kernels.size();
-    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, weights) &&
+    const Id given = is(graph_[weights], "center") ? graph_[weights].in[0] : weights;
+    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, given) &&
                      stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);
     ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
@@ -295,6 +305,10 @@ class Scheduler {
     // What float16 and bfloat16 results round away anyway may be lost before.
     const Precision precision = options_.dtype == Dtype::kF32 ? options_.precision : Precision::kFast;
     stage.kernel = make_conv_kernel(shape, raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, precision);
+    if (weights != given && stage.kernel->input_type() == Dtype::kBF16) {
+      weights = given;
+      center_behind(conv);
+    }
     stage.packed_offset = result_.packed_bytes;
     result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
     result_.packed_bytes =
@@ -355,7 +369,7 @@ class Scheduler {
   }
 
   const FusedPlan& plan_;
-  const Graph& graph_;
+  Graph graph_;
   const Options& options_;
   const int64_t blocks_;  // 0: not sliced
   const std::vector<std::vector<Id>> users_;

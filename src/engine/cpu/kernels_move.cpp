@@ -34,8 +34,8 @@ HWY_INLINE VF FromF16(const uint16_t* p) {
   return hn::BitCast(DF(), hn::Or(hn::Or(hn::BitCast(du, scaled), special), sign));
 }
 
-// Round to nearest, ties to even, on the integer: the result is the upper half of each lane. NaN keeps its top
-// bits and stays NaN.
+// Round to nearest, ties to even, on the integer: the result is the upper half of each lane. NaN keeps its
+// top bits and stays NaN.
 HWY_INLINE auto ToBf16(VF v) {
   const DU32 du;
   const auto u = hn::BitCast(du, v);

@@ -1,7 +1,5 @@
 #include "graph/ops/conv_transpose.h"
 
-#include <omp.h>
-
 #include <cmath>
 #include <numeric>
 
@@ -182,9 +180,8 @@ void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const double* k = in[kKernel]->data.data();
   const int64_t voxels = count(g.out);
   Watch* watch = Watch::here();
-  const int threads = usable_threads(omp_get_max_threads());
 // Small cases, of which tests run thousands, do not wake threads.
-#pragma omp parallel for collapse(2) schedule(static) num_threads(threads) if (count(out.shape) > 4096)
+#pragma omp parallel for collapse(2) schedule(static) if (count(out.shape) > 4096 && usable_threads(2) > 1)
   for (int64_t n = 0; n < g.batch; ++n) {
     for (int64_t co = 0; co < g.c_out; ++co) {
       if (interrupted(watch)) continue;

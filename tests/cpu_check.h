@@ -2,7 +2,6 @@
 // What the CPU engine's tests share: data, a run of the engine, and the comparison with the reference. A
 // program includes it once, for it replaces operator new.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <atomic>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include <random>
 
 #include "base/dtype.h"
+#include "cpu_targets.h"
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
 #include "engine/engine.h"
@@ -178,18 +178,5 @@ inline const Named kFive[] = {
      "| group_norm 8 gn_weight gn_bias",
      {5, 7, 9, 8}},
 };
-
-// Runs f() on each instruction set of this machine that the library has code for.
-template <class F>
-void for_each_target(F f) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    f(target);
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 }  // namespace upweave::testing

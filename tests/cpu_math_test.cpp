@@ -1,7 +1,6 @@
 // The vector functions against float64, in units in the last place: what math-inl.h says of each is measured
 // here on every instruction set, over a sample of all floats and over the special ones.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <bit>
 #include <cmath>
@@ -9,22 +8,13 @@
 #include <random>
 
 #include "base/dtype.h"
+#include "cpu_targets.h"
 #include "engine/cpu/kernels.h"
 
 namespace upweave::cpu {
 namespace {
 
-template <class F>
-void for_each_target(F f) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    f();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
+using testing::for_each_target;
 
 double ulp(double y) {
   const double a = std::max(std::fabs(y), 0x1p-126);
@@ -75,7 +65,7 @@ std::vector<float> inputs() {
 TEST(CpuMath, ErrorsAreAsStated) {
   const std::vector<float> x = inputs();
   std::vector<float> y(x.size());
-  for_each_target([&] {
+  for_each_target([&](int64_t) {
     for (const Function& f : kFunctions) {
       pointwise(f.fn, 0, 0, {x.data(), 0, 1}, {x.data(), 0, 1}, y.data(), 0, 1,
                 static_cast<int64_t>(x.size()));
@@ -105,7 +95,7 @@ TEST(CpuMath, ExponentialsBelowAClamp) {
   for (int i = 0; i <= 1 << 20; ++i) x.push_back(2 - static_cast<float>(i) * 0x1p-20f);
   while (x.size() % kLane != 0) x.push_back(0.0f);
   std::vector<float> y(x.size());
-  for_each_target([&] {
+  for_each_target([&](int64_t) {
     pointwise(Fn::kExpBelow, 1, 2, {x.data(), 0, 1}, {x.data(), 0, 1}, y.data(), 0, 1,
               static_cast<int64_t>(x.size()));
     EXPECT_TRUE(std::isnan(y[0]));
@@ -130,7 +120,7 @@ TEST(CpuMath, ElementTypesRoundOnce) {
       }
     }
   }
-  for_each_target([&] {
+  for_each_target([&](int64_t) {
     for (const Dtype type : {Dtype::kF16, Dtype::kBF16}) {
       std::vector<uint16_t> got(values.size());
       shrink(values.data(), static_cast<int64_t>(values.size()), got.data(), type, false);
@@ -152,7 +142,7 @@ TEST(CpuMath, ElementTypesRoundOnce) {
 }
 
 TEST(CpuMath, TransposesEverySize) {
-  for_each_target([&] {
+  for_each_target([&](int64_t) {
     for (const int64_t rows : {1, 3, 4, 5, 16, 17, 31}) {
       for (const int64_t cols : {1, 2, 4, 7, 15, 16, 33}) {
         std::vector<float> x(static_cast<size_t>(rows * (cols + 3))),

@@ -15,8 +15,6 @@ namespace upweave {
 namespace cpu {
 namespace {
 
-constexpr int64_t kScratchBytes = int64_t{16} << 20;  // a thread, at most, where a pipeline is sliced
-
 class CpuProgram final : public Program {
  public:
   CpuProgram(std::shared_ptr<const FusedPlan> plan, const Options& options)

@@ -14,8 +14,6 @@
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kScratchBytes = int64_t{16} << 20;  // a thread
-
 bool contains(const std::vector<Id>& ids, Id id) { return std::ranges::find(ids, id) != ids.end(); }
 
 // Leading axes that the tensor does not have get extent 1, stride 1, padding 0.

@@ -8,6 +8,8 @@
 
 namespace upweave::cpu {
 
+constexpr int64_t kScratchBytes = int64_t{16} << 20;  // what values between passes may take, a thread
+
 // What pack() leaves in the packed block.
 struct PackedValue {
   Id node;

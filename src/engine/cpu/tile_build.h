@@ -51,6 +51,8 @@ class TileBuilder {
   // The slot of an operand against a value of `dims`, loading it if it lies in memory; -1 if it cannot be
   // had.
   int operand(Id id, const Shape& against);
+  // The same of one that a node takes alone, if it varies along positions and channels.
+  int full_operand(Id id);
   int load(const Memory& from);
   int new_slot(Kind kind, int level);
   int level_with(const Extents& extent) const;

@@ -125,13 +125,19 @@ void TileBuilder::join_clamped_exp(Id exp) {
   steps_.resize(steps_.size() - 2, Step{});
 }
 
+int TileBuilder::full_operand(Id id) {
+  const Shape& shape = graph_[id].shape;
+  start(dims_of(shape));
+  const int x = operand(id, shape);
+  return x >= 0 && p_.slots[static_cast<size_t>(x)].kind == Kind::kFull ? x : -1;
+}
+
 bool TileBuilder::add_pool(Id id) {
   if (p_.layout != Layout::kChannelsLast) return false;
   const Node& node = graph_[id];
   const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (x < 0) return false;
   const int from = p_.slots[static_cast<size_t>(x)].level;
   const Shape window = per_axis(node, "window", spatial_rank(in), 1);
   Step s{};
@@ -201,10 +207,8 @@ bool TileBuilder::affine(Id id, int x, size_t weight, int out) {
 bool TileBuilder::add_channel_op(Id id) {
   if (p_.layout != Layout::kChannelsLast) return false;
   const Node& node = graph_[id];
-  const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
   if (const auto fold = fold_of(node.op->name)) {
     Step& s = push(Step::What::kFoldChannels, x, new_slot(Kind::kLine, level));
@@ -231,9 +235,8 @@ bool TileBuilder::add_norm_last(Id id) {
   const Node& node = graph_[id];
   if (!is(node, "layer_norm") && !is(node, "rms_norm")) return false;
   const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
   const NormSets sets = norm_sets(node, in);
   const size_t axes = node.attrs.has("count") ? static_cast<size_t>(node.attrs.ints("count").front()) : 1;
@@ -263,10 +266,8 @@ bool TileBuilder::add_axis_fold(Id id) {
   if (p_.layout != Layout::kChannelsLast) return false;
   const Node& node = graph_[id];
   const auto fold = fold_of(node.op->name);
-  const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (!fold || x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (!fold || x < 0) return false;
   const size_t axis = axes_are(node, "depth") ? 0 : axes_are(node, "height") ? 1 : 2;
   const Level& from = p_.levels[static_cast<size_t>(p_.slots[static_cast<size_t>(x)].level)];
   if (from.extent[axis] > 512 || !keep_whole(axis, axis)) return false;  // long sums belong in float64
@@ -292,9 +293,8 @@ bool TileBuilder::add_space_op(Id id) {
   const Node& node = graph_[id];
   const std::string_view op = node.op->name;
   const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
   const auto fold = fold_of(op);
   const bool moments = op == "moments";
@@ -355,9 +355,8 @@ bool TileBuilder::add_space_norm(Id id) {
   if (p_.layout != Layout::kChannelsFirst) return false;
   const Node& node = graph_[id];
   const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (x < 0) return false;
   const NormSets sets = norm_sets(node, in);
   p_.local_space = true;
   Step& s = push(Step::What::kMoments, x, new_slot(Kind::kStats, 0));
@@ -370,9 +369,8 @@ bool TileBuilder::add_space_norm(Id id) {
 bool TileBuilder::add_normalize(Id id, int stats, const Memory& memory, size_t weight) {
   const Node& node = graph_[id];
   const Shape& in = graph_[node.in[0]].shape;
-  start(dims_of(in));
-  const int x = operand(node.in[0], in);
-  if (x < 0 || p_.slots[static_cast<size_t>(x)].kind != Kind::kFull) return false;
+  const int x = full_operand(node.in[0]);
+  if (x < 0) return false;
   const NormSets sets = norm_sets(node, in);
   Step s{};
   s.what = Step::What::kFactors;

@@ -195,7 +195,7 @@ void TileBuilder::store(Id id, const Memory& to) {
     return;
   }
   s.memory = to;
-  s.stream = to.dims.count() * size_of(to.type) > kStreamBytes;
+  s.stream = to.dims.count() * to.element_bytes() > kStreamBytes;
   stores_.push_back(s);
 }
 
@@ -271,7 +271,8 @@ void TileBuilder::lend() {
   const bool rows = p_.layout == Layout::kChannelsFirst && p_.dims.voxels() % kLane == 0;
   std::erase_if(loads_, [&](const Step& load) {
     Slot& slot = p_.slots[static_cast<size_t>(load.out)];
-    if (slot.kind != Kind::kFull || load.memory.type != Dtype::kF32 || load.memory.dims != p_.dims)
+    if (slot.kind != Kind::kFull || load.memory.type != Dtype::kF32 || load.memory.split() ||
+        load.memory.dims != p_.dims)
       return false;
     if (!rows && !load.memory.tiled) return false;
     for (const std::vector<Step>* steps : {&steps_, &stores_}) {

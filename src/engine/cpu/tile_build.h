@@ -39,6 +39,7 @@ class TileBuilder {
   bool add_pointwise(Id id);
   void join_clamped_exp(Id exp);
   bool add_pool(Id id);
+  bool join_norm(Id norm, const Step& pool);
   bool add_channel_op(Id id);
   bool add_norm_last(Id id);
   bool add_axis_fold(Id id);

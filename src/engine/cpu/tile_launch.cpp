@@ -246,6 +246,9 @@ class TileLaunch final : public Launch {
           case Step::What::kAffine:
             affine(view(s.x), view(s.y), view(s.z), view(s.w), out, ld, n, ld);
             break;
+          case Step::What::kScale:
+            scale(view(s.x), view(s.y), view(s.z), out, ld, n, ld);
+            break;
           case Step::What::kFoldChannels:
             fold_rows(s.fold, x, ld, n, p_.dims.c, out);
             break;
@@ -277,9 +280,7 @@ class TileLaunch final : public Launch {
           auto view = [&](int id) -> View {
             if (id < 0) return {&s.a, 0, 0};
             if (const Memory& lent = slot(id).lent; lent.exists()) {
-              const int64_t row = t.n * p_.dims.c + t.c0 + r;
-              return {reinterpret_cast<const float*>(lent.read(bases)) + row * p_.dims.voxels() + t.first + c,
-                      0, 1};
+              return {reinterpret_cast<const float*>(lent.read(bases)) + lent_at(t, r) + c, 0, 1};
             }
             const float* p = buffer(mine, id);
             switch (slot(id).kind) {
@@ -293,9 +294,13 @@ class TileLaunch final : public Launch {
                 return {p, 0, 0};
             }
           };
-          float* out = buffer(mine, s.out) + (slot(s.out).kind == Kind::kLine ? c : r * ld + c);
+          const Slot& to = slot(s.out);
+          float* out = to.lent.exists() ? reinterpret_cast<float*>(to.lent.write(bases)) + lent_at(t, r) + c
+                                        : buffer(mine, s.out) + (to.kind == Kind::kLine ? c : r * ld + c);
           if (s.what == Step::What::kPointwise) {
             pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+          } else if (s.what == Step::What::kScale) {
+            scale(view(s.x), view(s.y), view(s.z), out, 0, 1, n);
           } else {
             affine(view(s.x), view(s.y), view(s.z), view(s.w), out, 0, 1, n);
           }
@@ -401,6 +406,11 @@ class TileLaunch final : public Launch {
   int64_t kept_at(const Tile& t) const {
     const Extents &lo = t.box.lo, &extent = t.box.extent, &full = p_.levels[0].extent;
     return (lo[0] * full[1] * full[2] + extent[0] * (lo[1] * full[2] + extent[1] * lo[2])) * p_.ld_channels;
+  }
+
+  // Where row `r` of a tile, channels first, begins in memory.
+  int64_t lent_at(const Tile& t, int64_t r) const {
+    return (t.n * p_.dims.c + t.c0 + r) * p_.dims.voxels() + t.first;
   }
 
   // Over runs of `trailing` positions that follow each other.

@@ -175,9 +175,12 @@ class TileLaunch final : public Launch {
         const int64_t lines = input.extent[0] * input.extent[1];
         const bool laid_before = again && w.samples == p_.dims.n && w.rows == rows_all;
         const bool lays = !laid_before && !interrupted(watch);  // all threads still meet at the barriers
-        for (int64_t i = samples * lines * me / team; lays && i < samples * lines * (me + 1) / team; ++i) {
-          lay_row(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], i % input.extent[1],
-                  laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
+        const int64_t last_line = samples * lines * (me + 1) / team;
+        for (int64_t i = samples * lines * me / team, some = 0; lays && i < last_line; i += some) {
+          const int64_t h = i % input.extent[1];
+          some = std::min({kLayRows, last_line - i, input.extent[1] - h});
+          lay_rows(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], h, some,
+                   laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
         }
 #pragma omp barrier
         const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;

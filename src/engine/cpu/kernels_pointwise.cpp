@@ -57,21 +57,28 @@ HWY_INLINE void ScaleRows(const View& x, const View& y, const View& z, float* ou
   }
 }
 
-// Columns divided by one value each, and multiplied by another.
+// N vectors of columns divided by one value each, and multiplied by another.
+template <int N>
 HWY_INLINE void ScaleColumns(const View& x, const View& y, const View& z, float* out, int64_t ld,
-                             int64_t rows, int64_t cols) {
+                             int64_t rows, int64_t c) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t c = 0; c < cols; c += lanes) {
-    const VF v = hn::LoadU(d, y.p + c), w = z.col ? hn::LoadU(d, z.p + c) : Splat(*z.p);
-    const VF factor = hn::Div(w, v);
-    const MF ordinary = hn::And(Ordinary(v), Ordinary(factor));
-    const bool all = hn::AllTrue(d, ordinary);
-    for (int64_t r = 0; r < rows; ++r) {
-      const VF a = hn::LoadU(d, x.p + r * x.row + c), product = hn::Mul(a, factor);
+  VF v[N], w[N], factor[N];
+  MF ordinary[N];
+  bool all = true;
+  for (int i = 0; i < N; ++i) {
+    v[i] = hn::LoadU(d, y.p + c + i * lanes);
+    w[i] = z.col ? hn::LoadU(d, z.p + c + i * lanes) : Splat(*z.p);
+    factor[i] = hn::Div(w[i], v[i]);
+    ordinary[i] = hn::And(Ordinary(v[i]), Ordinary(factor[i]));
+    all = all && hn::AllTrue(d, ordinary[i]);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int i = 0; i < N; ++i) {
+      const VF a = hn::LoadU(d, x.p + r * x.row + c + i * lanes), product = hn::Mul(a, factor[i]);
       // Each lane for itself: behind the last channel lies anything.
-      hn::StoreU(all ? product : hn::IfThenElse(ordinary, product, hn::Mul(hn::Div(a, v), w)), d,
-                 out + r * ld + c);
+      hn::StoreU(all ? product : hn::IfThenElse(ordinary[i], product, hn::Mul(hn::Div(a, v[i]), w[i])), d,
+                 out + r * ld + c + i * lanes);
     }
   }
 }
@@ -80,7 +87,12 @@ constexpr float kOne = 1;
 
 void DivideMultiply(const View& x, const View& y, const View& z, float* out, int64_t ld, int64_t rows,
                     int64_t cols) {
-  (y.col == 0 ? ScaleRows : ScaleColumns)(x, y, z, out, ld, rows, cols);
+  if (y.col == 0) return ScaleRows(x, y, z, out, ld, rows, cols);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  int64_t c = 0;
+  for (; c + 4 * lanes <= cols; c += 4 * lanes) ScaleColumns<4>(x, y, z, out, ld, rows, c);
+  for (; c + 2 * lanes <= cols; c += 2 * lanes) ScaleColumns<2>(x, y, z, out, ld, rows, c);
+  for (; c < cols; c += lanes) ScaleColumns<1>(x, y, z, out, ld, rows, c);
 }
 
 void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,

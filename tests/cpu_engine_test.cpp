@@ -209,69 +209,46 @@ TEST(CpuEngine, Slices) {
   EXPECT_GE(sliced, 30);  // so that this is about slices
 }
 
-// Pages that a run brings in beyond what lies in input, output and packed weights.
-int64_t extra_bytes(const std::string& text, const Shape& input, Dtype dtype, int threads, bool fuse = true) {
-  auto status = [](const char* field) {
-    std::ifstream file("/proc/self/status");
-    for (std::string line; std::getline(file, line);) {
-      if (line.rfind(field, 0) == 0)
-        return std::strtoll(line.c_str() + std::strlen(field), nullptr, 10) * 1024;
-    }
-    return 0LL;
-  };
-  Target target = target_of(Engine::kCpu);
-  target.fuse = fuse;
-  const auto plan = std::make_shared<const FusedPlan>(
-      make_plan(infer(parse_text(text), {{"input", input}}), target, dtype));
-  Options options;
-  options.dtype = dtype;
-  options.threads = threads;
-  const auto program = compile_cpu(plan, options);
-  Rng rng(1);
-  Data data = make_data(text, {{"input", input}}, dtype, rng, Values::kNormal);
-  data.tensors.clear();
-  std::vector<const void*> parameters;
-  for (const std::string& name : parameter_names(plan->source))
-    parameters.push_back(data.bytes.at(name).data());
-  std::vector<char> output(static_cast<size_t>(count(visible_shape(plan->source)) * size_of(dtype)), 1);
-  void* packed = program->allocate(program->packed_bytes());
-  program->pack(parameters, packed, nullptr);
-  void* workspace = program->allocate(program->workspace_bytes());
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts again from here
-  const int64_t before = status("VmRSS:");
-  program->run(packed, data.bytes.at("input").data(), output.data(), workspace, nullptr);
-  const int64_t extra = status("VmHWM:") - before;
-  program->release(packed);
-  program->release(workspace);
-  return extra;
-}
-
-// The upsampled tensor of each would be over 100 MiB.
-TEST(CpuEngine, SixteenMebibytesAThread) {
-  const Named cases[] = {
-      {"conv_transpose kernel 64 k3 s2 p1 op1 | add 1 | layer_norm channel | avg_pool 2 | gelu",
-       {24, 4, 8, 16, 16}},
-      {"conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu | mul 1.5", {24, 4, 8, 16, 16}},
-      {"conv_transpose kernel conv_bias 64 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
-       {24, 4, 8, 16, 16}},
-      {"avg_pool 2 | conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
-       {24, 4, 16, 32, 32}},
-      {"conv_transpose kernel 64 k5 s1 p1 | batch_norm bn_weight bn_bias | tanh | max_pool 2 "
-       "| group_norm 8 gn_weight gn_bias",
-       {400, 4, 32, 32}},
-  };
-  for (const Named& c : cases) {
-    // The measure works: one pass an operation needs more.
-    EXPECT_GT(extra_bytes(c.text, c.input, Dtype::kF32, 1, false), int64_t{32} << 20) << c.text;
-    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
-      if (dtype != Dtype::kF32 && c.input.size() == 4)
-        continue;  // its stash is float32 and has no output to live in
-      for (const int threads : {1, 2}) {
-        EXPECT_LE(extra_bytes(c.text, c.input, dtype, threads), threads * (int64_t{16} << 20))
-            << c.text << ", " << threads << " threads, dtype " << static_cast<int>(dtype);
+// Where values between passes take too much memory, a few samples are run at a time, and what a batch norm
+// cannot keep is computed again: with the bits that all samples at once would have given.
+TEST(CpuEngine, Portions) {
+  const char* head = "conv_transpose kernel 24 k3 s2 p1 | ";
+  const char* tails[] = {"batch_norm weight bias | tanh | max_pool 2 | group_norm 8",
+                         "batch_norm",
+                         "batch_norm | gelu | batch_norm weight bias",
+                         "max_pool 2 | batch_norm as y | mean space as m | @y | sub @m",
+                         "batch_norm | softmax space",
+                         "instance_norm | gelu",
+                         "group_norm 4 | mean space",
+                         "batch_norm | conv_transpose second 8 k2 s2 | batch_norm"};
+  int kept = 0, again = 0;
+  for (const std::string tail : tails) {
+    for (const int64_t samples : {5, 8}) {
+      for (const Dtype dtype : kTypes) {
+        SCOPED_TRACE(tail + ", " + std::to_string(samples) + " samples, dtype " +
+                     std::to_string(static_cast<int>(dtype)));
+        Rng rng(5);
+        const Data data =
+            make_data(head + tail, {{"input", {samples, 6, 9, 10}}}, dtype, rng, Values::kNormal);
+        const std::vector<char> whole = run_cpu(data, dtype, 2);
+        compare(data, whole, dtype);
+        for (const int64_t limit : {1, 100000, 150000, 200000, 250000, 300000, 400000, 500000}) {
+          cpu::set_scratch_limit_for_test(limit);
+          for (const int threads : {1, 2}) {
+            std::vector<std::string> notes;
+            EXPECT_EQ(run_cpu(data, dtype, threads, Algorithm::kDirect, true, &notes), whole)
+                << threads << " threads, limit " << limit << ": " << notes.front();
+            if (notes.front().find("samples at a time") == std::string::npos) continue;
+            const std::string all = "passes of " + std::to_string(samples) + " of them are kept";
+            ++(notes.front().find(all) != std::string::npos ? kept : again);
+          }
+        }
+        cpu::set_scratch_limit_for_test(0);
       }
     }
   }
+  EXPECT_GE(kept, 5);  // so that this is about portions, of both kinds
+  EXPECT_GE(again, 100);
 }
 
 }  // namespace

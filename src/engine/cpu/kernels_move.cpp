@@ -152,6 +152,25 @@ void Shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream) {
   }
 }
 
+void Split(const float* src, int64_t n, uint16_t* upper, uint16_t* lower) {
+  const DU32 du;
+  Shrink16(src, n, upper, false, [&](VF v) HWY_ATTR { return hn::BitCast(du, v); });
+  Shrink16(src, n, lower, false, [&](VF v) HWY_ATTR { return hn::ShiftLeft<16>(hn::BitCast(du, v)); });
+}
+
+void Join(const uint16_t* upper, const uint16_t* lower, int64_t n, float* dst) {
+  Expand16(upper, n, dst, [&](const uint16_t* p) HWY_ATTR { return FromBf16(p); });
+  const DU32 du;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(du));
+  uint32_t* bits = reinterpret_cast<uint32_t*>(dst);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::Or(hn::LoadU(du, bits + i), hn::PromoteTo(du, hn::LoadU(DU16(), lower + i))), du,
+               bits + i);
+  }
+  for (; i < n; ++i) bits[i] |= lower[i];
+}
+
 #if HWY_TARGET == HWY_SCALAR
 void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, float* dst, int64_t dst_ld) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -274,6 +293,8 @@ namespace upweave::cpu {
 HWY_EXPORT(Expand);
 HWY_EXPORT(Shrink);
 HWY_EXPORT(ShrinkRows);
+HWY_EXPORT(Split);
+HWY_EXPORT(Join);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(TransposeStream);
 
@@ -293,6 +314,12 @@ bool transpose_stream(const float* src, int64_t src_ld, int64_t rows, int64_t co
 void shrink_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void* dst, int64_t dst_ld,
                  Dtype type, bool stream) {
   HWY_DYNAMIC_DISPATCH(ShrinkRows)(src, src_ld, rows, n, dst, dst_ld, type, stream);
+}
+void split(const float* src, int64_t n, uint16_t* upper, uint16_t* lower) {
+  HWY_DYNAMIC_DISPATCH(Split)(src, n, upper, lower);
+}
+void join(const uint16_t* upper, const uint16_t* lower, int64_t n, float* dst) {
+  HWY_DYNAMIC_DISPATCH(Join)(upper, lower, n, dst);
 }
 void flush_stream() { hwy::FlushStream(); }
 

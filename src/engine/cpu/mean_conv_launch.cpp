@@ -63,7 +63,7 @@ class MeanConvLaunch final : public Launch {
 #pragma omp for schedule(static)
       for (int64_t o = 0; o < in_.n * c_out; ++o) {
         const int64_t n = o / c_out, co = o % c_out, group = co / per_out_;
-        const Reader kernel{kernel_.read(bases), kernel_.type};
+        const Reader kernel(kernel_, bases);
         double total = 0;
         for (int64_t ci = group * per_in; ci < (group + 1) * per_in; ++ci) {
           for (int64_t t = 0; t < taps(); ++t) {
@@ -72,8 +72,8 @@ class MeanConvLaunch final : public Launch {
           }
         }
         total /= voxels_;
-        if (bias_.exists()) total += Reader{bias_.read(bases), bias_.type}[co];
-        store_element(out_.write(bases), out_.type, o, total);
+        if (bias_.exists()) total += Reader(bias_, bases)[co];
+        Writer(out_, bases).store(o, total);
       }
     }
   }

@@ -79,7 +79,7 @@ class NodeLaunch final : public Launch {
 
   void run(const Bases& bases, char*, int threads, bool) const override {
     const std::string_view op = node_.op->name;
-    Call call{bases, threads, {in_[0].read(bases), in_[0].type}, out_.write(bases)};
+    Call call{bases, threads, Reader(in_[0], bases), Writer(out_, bases)};
     if (unary(node_)) return map(call);
     if (binary(op)) return meet(call);
     if (op.ends_with("_pool")) return pool(call);
@@ -100,11 +100,11 @@ class NodeLaunch final : public Launch {
     const Bases& bases;
     int threads;
     Reader x;
-    char* out;
+    Writer out;
   };
 
-  void store(const Call& call, int64_t i, double v) const { store_element(call.out, out_.type, i, v); }
-  Reader operand(const Call& call, size_t slot) const { return {in_[slot].read(call.bases), in_[slot].type}; }
+  static void store(const Call& call, int64_t i, double v) { call.out.store(i, v); }
+  Reader operand(const Call& call, size_t slot) const { return Reader(in_[slot], call.bases); }
   bool has(size_t slot) const { return slot < in_.size() && in_[slot].exists(); }
 
   void map(const Call& call) const {

@@ -6,6 +6,7 @@
 
 #include "base/threads.h"
 #include "base/watch.h"
+#include "engine/cpu/portions.h"
 #include "engine/cpu/schedule.h"
 #include "engine/cpu/slices.h"
 #include "engine/engine.h"
@@ -24,13 +25,16 @@ class CpuProgram final : public Program {
     if (!take_slices(options)) {
       part_ = plan_->graph;
       take(make_schedule(*plan_, options));
+      take_portions(options);
     }
   }
 
   size_t packed_bytes() const override {
     return static_cast<size_t>(std::max<int64_t>(64, parts() * block_bytes()));
   }
-  size_t workspace_bytes() const override { return static_cast<size_t>(values_bytes() + scratch_); }
+  size_t workspace_bytes() const override {
+    return static_cast<size_t>(kept_bytes() + rooms() * values_bytes() + scratch_);
+  }
 
   // Parameters go in as they are, or through the operations' own float64 maths where laws have transformed
   // them.
@@ -77,8 +81,16 @@ class CpuProgram final : public Program {
   void run(const void* packed, const void* input, void* output, void* workspace, void*) const override {
     const int64_t in = count(part_[0].shape) * size_of(dtype_),
                   out = count(part_[part_.output].shape) * size_of(dtype_);
-    Bases bases{static_cast<const char*>(input), static_cast<char*>(output), static_cast<char*>(workspace),
-                nullptr};
+    Bases bases;
+    bases.input = static_cast<const char*>(input);
+    bases.output = static_cast<char*>(output);
+    bases.kept = static_cast<char*>(workspace);
+    bases.workspace = bases.kept + kept_bytes();
+    if (portions_) {
+      bases.packed = static_cast<const char*>(packed);
+      return run_portions(*portions_, schedule_.launches, bases, bases.workspace + rooms() * values_bytes(),
+                          usable_threads(threads_));
+    }
     for (int64_t n = 0; n < samples_; ++n, bases.input += in) {
       for (int64_t b = 0; b < parts(); ++b, bases.output += out) {
         bases.packed = static_cast<const char*>(packed) + b * block_bytes();
@@ -99,6 +111,11 @@ class CpuProgram final : public Program {
                                   part_[part_.output].shape[1], plan_->graph[part_.output].shape[1],
                                   static_cast<double>(values_bytes()) / (1 << 20)));
     }
+    if (portions_) {
+      lines.push_back(fmt::format("{} of {} samples at a time, values between passes of {} of them are kept",
+                                  portions_->samples, portions_->all,
+                                  std::min(portions_->all, portions_->samples * portions_->rooms)));
+    }
     for (const auto& launch : schedule_.launches) lines.push_back(launch->describe());
     lines.push_back(fmt::format("{} thread{}, {:.1f} MiB of scratch in all", threads_,
                                 threads_ == 1 ? "" : "s", static_cast<double>(scratch_) / (1 << 20)));
@@ -109,6 +126,8 @@ class CpuProgram final : public Program {
   bool sliced() const { return blocks_ > 0; }
   int64_t parts() const { return std::max<int64_t>(1, blocks_); }
   int64_t values_bytes() const { return round_up(schedule_.workspace_bytes, 4096); }
+  int64_t kept_bytes() const { return round_up(schedule_.kept_bytes, 4096); }
+  int64_t rooms() const { return portions_ ? portions_->rooms : 1; }
   int64_t block_bytes() const { return round_up(schedule_.packed_bytes, 64); }
 
   void take(Schedule schedule) {
@@ -143,12 +162,42 @@ class CpuProgram final : public Program {
     return false;
   }
 
+  // Where everything at once takes too much: portions that give each thread some tiles, and rooms for as many
+  // of them as fit.
+  void take_portions(const Options& options) {
+    const int64_t limit = scratch_limit(threads_), all = plan_->graph[0].shape[0];
+    if (static_cast<int64_t>(workspace_bytes()) <= limit || !schedule_.cuts_samples) return;
+    for (int64_t samples = std::min<int64_t>(all - 1, kPortion * threads_); samples > 0; samples /= 2) {
+      const std::optional<FusedPlan> plan = cut_samples(*plan_, samples);
+      if (!plan) return;
+      Schedule schedule = make_schedule(*plan, options);
+      if (!schedule.cuts_samples) return;
+      take(std::move(schedule));
+      part_ = plan->graph;
+      Portions portions{samples,
+                        all,
+                        1,
+                        values_bytes(),
+                        count(part_[0].shape) / samples * size_of(dtype_),
+                        count(part_[part_.output].shape) / samples * size_of(dtype_)};
+      const int64_t left = limit - kept_bytes() - scratch_;
+      const auto returns = [](const auto& launch) { return launch->over_batch(); };
+      if (values_bytes() > 0 && std::ranges::any_of(schedule_.launches, returns))
+        portions.rooms = std::clamp<int64_t>(left / values_bytes(), 1, portions.count());
+      portions_ = portions;
+      if (static_cast<int64_t>(workspace_bytes()) <= limit) return;
+    }
+  }
+
+  static constexpr int64_t kPortion = 2;  // samples a thread
+
   std::shared_ptr<const FusedPlan> plan_;
   Dtype dtype_;
   int threads_;
   int64_t samples_ = 1, blocks_ = 0;  // slices; no blocks: everything at once
   Graph part_;                        // with the shapes of one slice
-  Schedule schedule_;                 // of one slice
+  Schedule schedule_;                 // of one slice, or portion
+  std::optional<Portions> portions_;
   int64_t scratch_ = 0;
 };
 

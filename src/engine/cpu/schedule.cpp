@@ -79,14 +79,38 @@ class Scheduler {
   Memory place(Id id) {
     if (memory_[id].exists()) return memory_[id];
     const bool stats = is(graph_[id], "moments") || is(graph_[id], "softmax_stats");
+    if (stats && over_batch(id) && id != graph_.output) {
+      memory_[id] = {Memory::Where::kKept, result_.kept_bytes, Dtype::kF64, dims_of(graph_[id].shape)};
+      result_.kept_bytes += round_up(count(graph_[id].shape) * 8, 64);
+      return memory_[id];
+    }
     if (id == graph_.output) {
       memory_[id] = output_place();
     } else if (plan_.places[id].kind == Place::Kind::kOutput && !stats) {
       memory_[id] = {Memory::Where::kOutput, 0, Dtype::kF32, dims_of(graph_[id].shape)};
+    } else if (!stats && takes_upper_halves(id)) {
+      memory_[id] = {Memory::Where::kOutput, 0, Dtype::kF32, dims_of(graph_[id].shape)};
+      memory_[id].low = workspace_place(id, Dtype::kF16).offset;
+      halved_ = id;
     } else {
       memory_[id] = workspace_place(id, stats ? Dtype::kF64 : Dtype::kF32);
     }
     return memory_[id];
+  }
+
+  bool over_batch(Id id) const { return graph_[id].op->reach(graph_[id]) == Reach::kBatch; }
+
+  // A 16-bit output holds the upper halves of one float32 value that it will replace voxel by voxel, which
+  // saves half of the memory and no rounding.
+  bool takes_upper_halves(Id id) const {
+    const Pass& last = plan_.passes.back();
+    if (options_.dtype == Dtype::kF32 || blocks_ > 0 || (halved_ != kNone && halved_ != id)) return false;
+    if (!last.slab || graph_[id].shape != graph_[graph_.output].shape ||
+        dims_of(graph_[id].shape).voxels() == 1)
+      return false;
+    return std::ranges::all_of(plan_.passes, [&](const Pass& pass) {
+      return contains(pass.reads, id) ? pass.conv == kNone : &pass != &last;
+    });
   }
 
   Memory lookup(Id id) {
@@ -118,7 +142,7 @@ class Scheduler {
   void recompute_large(size_t pass) {
     if (options_.dtype == Dtype::kF32 || plan_.passes[pass].conv == kNone) return;
     for (const Id id : plan_.passes[pass].reductions) {
-      if (graph_[id].op->reach(graph_[id]) == Reach::kBatch) return;
+      if (over_batch(id)) return;
     }
     const int threads = options_.threads > 0 ? options_.threads : omp_get_max_threads();
     for (const Id id : plan_.passes[pass].writes) {
@@ -329,7 +353,9 @@ class Scheduler {
     for (const Layout l : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
       if (blocks_ > 0 && l == Layout::kChannelsFirst) continue;  // tiled values are channels last
       const std::vector<Memory> memory = memory_;
-      const Schedule counted{{}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes};
+      const Schedule counted{
+          {}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes, result_.kept_bytes};
+      const Id halved = halved_;
       TileBuilder builder = make_builder(l, candidates);
       std::vector<Id> done;
       for (const Id id : candidates) {
@@ -340,6 +366,8 @@ class Scheduler {
       result_.values = counted.values;
       result_.packed_bytes = counted.packed_bytes;
       result_.workspace_bytes = counted.workspace_bytes;
+      result_.kept_bytes = counted.kept_bytes;
+      halved_ = halved;
     }
     if (best.empty()) return best;
     TileBuilder builder = make_builder(layout, candidates);
@@ -360,6 +388,7 @@ class Scheduler {
         ready = ready && (in == kNone || operands.back().exists());
       }
       if (!ready) continue;
+      if (over_batch(id)) result_.cuts_samples = false;
       result_.launches.push_back(make_node_launch(node, operands, shapes, place(id)));
       return {id};
     }
@@ -374,6 +403,7 @@ class Scheduler {
   const int64_t cache_;
   std::vector<std::vector<Id>> nodes_;  // of each pass, with what is computed again
   std::vector<Memory> memory_;
+  Id halved_ = kNone;           // the value whose upper halves lie in the output
   std::map<Id, size_t> convs_;  // their kernels in the result
   Schedule result_;
 };

@@ -27,6 +27,8 @@ struct Schedule {
   std::vector<PackedValue> values;
   std::vector<PackedKernel> kernels;
   int64_t packed_bytes = 0, workspace_bytes = 0;  // workspace: values between launches
+  int64_t kept_bytes = 0;                         // statistics over the batch
+  bool cuts_samples = true;                       // no launch needs all samples at once
 };
 
 // `plan` may be a slice, of one of `blocks` blocks of channels: algorithms and tiles are then chosen as for

@@ -195,7 +195,7 @@ void TileBuilder::store(Id id, const Memory& to) {
     return;
   }
   s.memory = to;
-  s.stream = to.dims.count() * size_of(to.type) > kStreamBytes;
+  s.stream = to.dims.count() * to.element_bytes() > kStreamBytes;
   stores_.push_back(s);
 }
 
@@ -271,8 +271,8 @@ void TileBuilder::assign_buffers() {
 void TileBuilder::lend() {
   const bool rows = p_.layout == Layout::kChannelsFirst && p_.dims.voxels() % kLane == 0;
   auto fits = [&](const Slot& slot, const Memory& memory) {
-    return slot.kind == Kind::kFull && memory.type == Dtype::kF32 && memory.dims == p_.dims &&
-           (rows || memory.tiled);
+    return slot.kind == Kind::kFull && memory.type == Dtype::kF32 && !memory.split() &&
+           memory.dims == p_.dims && (rows || memory.tiled);
   };
   auto row_local = [](const Step& s) {
     using What = Step::What;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/partials.h"
 
@@ -36,9 +37,7 @@ int64_t set_of(NormSets::Kind kind, int64_t groups, const Dims& dims, int64_t n,
   }
 }
 
-double element(const Memory& memory, const Bases& bases, int64_t i) {
-  return load_element(memory.read(bases), memory.type, i);
-}
+double element(const Memory& memory, const Bases& bases, int64_t i) { return Reader(memory, bases)[i]; }
 
 }  // namespace
 
@@ -114,10 +113,11 @@ int64_t finish_sets(const Reduction& reduction, const Dims& dims) {
 }
 
 void finish_set(const Reduction& reduction, const Dims& dims, int64_t s, const double* shares,
-                const std::vector<int64_t>& counts, char* result) {
+                const std::vector<int64_t>& counts, const Bases& bases) {
+  char* result = reduction.result.write(bases);
   int64_t n0 = s / dims.c, n1 = n0 + 1, c0 = s % dims.c, c1 = c0 + 1;
   if (reduction.sets == NormSets::Kind::kBatch) {
-    n0 = 0, n1 = dims.n, c0 = s, c1 = s + 1;
+    n0 = bases.skip, n1 = dims.n, c0 = s, c1 = s + 1;
   } else if (reduction.sets == NormSets::Kind::kGroup) {
     const int64_t together = dims.c / reduction.groups;
     n0 = s / reduction.groups, n1 = n0 + 1, c0 = s % reduction.groups * together, c1 = c0 + together;
@@ -138,9 +138,15 @@ void finish_set(const Reduction& reduction, const Dims& dims, int64_t s, const d
   switch (reduction.what) {
     case Reduction::What::kMoments: {
       Moments m;
+      const bool batch = reduction.sets == NormSets::Kind::kBatch;
+      if (batch && bases.before > 0) {  // goes on where the samples before these have left it
+        const int64_t sample = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+        m = {static_cast<double>(bases.before * sample), load_element(result, type, s),
+             load_element(result, type, sets + s)};
+      }
       each([&](double count, double mean, double m2) { m.add({count, mean, m2}); });
       store_element(result, type, s, m.mean);
-      store_element(result, type, sets + s, m.variance());
+      store_element(result, type, sets + s, batch && !bases.closes ? m.m2 : m.variance());
       return;
     }
     case Reduction::What::kExpSum: {

@@ -25,6 +25,6 @@ int64_t finish_sets(const Reduction& reduction, const Dims& dims);
 // Combines the shares of set `s` in the order of samples, channels and tiles. Each (sample, tile) has left
 // two float64 a channel: all firsts, then all seconds; `counts` are the positions behind each tile's share.
 void finish_set(const Reduction& reduction, const Dims& dims, int64_t s, const double* shares,
-                const std::vector<int64_t>& counts, char* result);
+                const std::vector<int64_t>& counts, const Bases& bases);
 
 }  // namespace upweave::cpu

@@ -60,6 +60,9 @@ class TileLaunch final : public Launch {
   }
 
   Extents tile() const override { return grid_.extent; }
+  bool over_batch() const override {
+    return std::ranges::any_of(p_.reductions, [](const Reduction& r) { return of_batch(r); });
+  }
 
   void run(const Bases& bases, char* scratch, int threads, bool again) const override {
     double* partials = reinterpret_cast<double*>(scratch);
@@ -80,7 +83,9 @@ class TileLaunch final : public Launch {
       }
       flush_stream();
 #pragma omp barrier
-      for (size_t r = 0; r < p_.reductions.size(); ++r) finish(bases, r, partials, me, team);
+      for (size_t r = 0; r < p_.reductions.size(); ++r) {
+        if (counts(bases, p_.reductions[r])) finish(bases, r, partials, me, team);
+      }
     }
   }
 
@@ -88,6 +93,11 @@ class TileLaunch final : public Launch {
   struct Segment {
     size_t begin, end;
   };
+
+  static bool of_batch(const Reduction& r) {
+    return r.what == Reduction::What::kMoments && r.sets == NormSets::Kind::kBatch;
+  }
+  static bool counts(const Bases& bases, const Reduction& r) { return bases.counts || !of_batch(r); }
 
   bool last() const { return p_.layout == Layout::kChannelsLast; }
   const Slot& slot(int s) const { return p_.slots[static_cast<size_t>(s)]; }
@@ -122,7 +132,7 @@ class TileLaunch final : public Launch {
     box.extent = p_.levels[0].extent;
     return box;
   }
-  size_t outer_axis() const { return p_.levels[0].extent[0] > 1 ? 0 : p_.levels[0].extent[1] > 1 ? 1 : 2; }
+  size_t outer_axis() const { return grid_.count[0] > 1 ? 0 : grid_.count[1] > 1 ? 1 : 2; }
 
   // Samples, and rows of tiles along the outermost axis, whose input is laid out at once.
   struct Wave {
@@ -356,6 +366,7 @@ class TileLaunch final : public Launch {
         return softmax_factors(s, bases, t.n, t.c0, t.channels, p_.dims, buffer(mine, s.y),
                                buffer(mine, s.z));
       case What::kPartial:
+        if (!counts(bases, p_.reductions[static_cast<size_t>(s.reduction)])) return;
         return partial(s, t, x, ld, partials, mine);
       default:
         return;
@@ -365,43 +376,41 @@ class TileLaunch final : public Launch {
   void load(const Bases& bases, const Step& s, const Tile& t, char* mine, float* stage) const {
     const Slot& to = slot(s.out);
     float* out = buffer(mine, s.out);
-    const char* data = s.memory.read(bases);
     if (to.kind == Kind::kVector || to.kind == Kind::kScalar) {
-      return load_vector(s.memory, data, t.n, t.c0, to.kind == Kind::kVector ? t.channels : 1, out);
+      return load_vector(s.memory, bases, t.n, t.c0, to.kind == Kind::kVector ? t.channels : 1, out);
     }
     const int64_t channels = to.kind == Kind::kFull ? t.channels : 1;
     if (last()) {
       const Region region{t.n, 0, channels, grid_.box_at(t, to.level)};
-      return load_positions(s.memory, data, region, out, to.kind == Kind::kFull ? p_.ld_channels : 1, stage);
+      return load_positions(s.memory, bases, region, out, to.kind == Kind::kFull ? p_.ld_channels : 1, stage);
     }
     const Region region{t.n, to.kind == Kind::kFull ? t.c0 : 0, channels, {}};
-    load_channels(s.memory, data, region, p_.dims.space, t.first, t.positions, out, padded(t.positions));
+    load_channels(s.memory, bases, region, p_.dims.space, t.first, t.positions, out, padded(t.positions));
   }
 
   void store(const Bases& bases, const Step& s, const Tile& t, char* mine, float* stage) const {
     const Slot& from = slot(s.x);
     const float* x = buffer(mine, s.x);
-    char* data = s.memory.write(bases);
     if (from.kind == Kind::kVector || from.kind == Kind::kScalar) {
       if (!t.leads || (from.kind == Kind::kScalar && t.c0 > 0)) return;
       const int64_t channels = from.kind == Kind::kVector ? t.channels : 1;
       const int64_t at = (s.memory.dims.n == 1 ? 0 : t.n) * s.memory.dims.c + t.c0;
-      return shrink(x, channels, data + at * size_of(s.memory.type), s.memory.type, false);
+      return store_elements(x, channels, s.memory, bases, at, false);
     }
     const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
     if (s.memory.tiled) {
-      std::memcpy(reinterpret_cast<float*>(data) + kept_at(t), x,
+      std::memcpy(reinterpret_cast<float*>(s.memory.write(bases)) + kept_at(t), x,
                   static_cast<size_t>(t.box.count() * p_.ld_channels) * sizeof(float));
       return;
     }
     if (last()) {
       const Region region{t.n, 0, channels, grid_.box_at(t, from.level)};
-      return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, data,
+      return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, bases,
                              s.stream, stage);
     }
     if (from.kind == Kind::kLine && t.c0 > 0) return;
     const Region region{t.n, t.c0, channels, {}};
-    store_channels(x, padded(t.positions), region, t.first, t.positions, s.memory, data, s.stream);
+    store_channels(x, padded(t.positions), region, t.first, t.positions, s.memory, bases, s.stream);
   }
 
   // Where a tile begins in a value that is kept tile after tile: behind the planes before it, the rows of
@@ -469,7 +478,7 @@ class TileLaunch final : public Launch {
     const Reduction& reduction = p_.reductions[r];
     const int64_t sets = finish_sets(reduction, p_.dims);
     for (int64_t s = sets * me / team; s < sets * (me + 1) / team; ++s) {
-      finish_set(reduction, p_.dims, s, share(partials, r, 0, 0), counts_[r], reduction.result.write(bases));
+      finish_set(reduction, p_.dims, s, share(partials, r, 0, 0), counts_[r], bases);
     }
   }
 

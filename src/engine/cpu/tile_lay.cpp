@@ -60,7 +60,7 @@ void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_
     const View x{stage, kStageWidth, 1};
     View y{&p.a, 0, 0};
     if (p.operand.exists()) {
-      load_vector(p.operand, p.operand.read(bases), n, c, channels, operand);
+      load_vector(p.operand, bases, n, c, channels, operand);
       y = {operand, 1, 0};
     }
     pointwise(p.fn, p.a, p.b, x, y, stage, kStageWidth, channels, width);

@@ -13,11 +13,28 @@ int64_t row_offset(const Dims& dims, int64_t n, int64_t c, int64_t d, int64_t h)
          dims.space[2];
 }
 
+uint16_t* halves(char* data, int64_t at) { return reinterpret_cast<uint16_t*>(data) + at; }
+const uint16_t* halves(const char* data, int64_t at) { return reinterpret_cast<const uint16_t*>(data) + at; }
+
+void load_elements(const Memory& from, const Bases& bases, int64_t at, int64_t n, float* dst) {
+  const char* data = from.read(bases);
+  if (from.split()) return join(halves(data, at), halves(from.lower(bases), at), n, dst);
+  expand(data + at * size_of(from.type), from.type, n, dst);
+}
+
 }  // namespace
 
-void load_positions(const Memory& from, const char* data, const Region& region, float* dst, int64_t ld,
+void store_elements(const float* src, int64_t n, const Memory& to, const Bases& bases, int64_t at,
+                    bool stream) {
+  char* data = to.write(bases);
+  if (to.split()) return split(src, n, halves(data, at), halves(to.lower(bases), at));
+  shrink(src, n, data + at * size_of(to.type), to.type, stream);
+}
+
+void load_positions(const Memory& from, const Bases& bases, const Region& region, float* dst, int64_t ld,
                     float* stage) {
-  const int64_t size = size_of(from.type), width = region.box.extent[2];
+  const Reader elements(from, bases);
+  const int64_t width = region.box.extent[2];
   const bool broadcast = from.dims.space[2] == 1;
   float* row = dst;
   for (int64_t d = 0; d < region.box.extent[0]; ++d) {
@@ -31,9 +48,9 @@ void load_positions(const Memory& from, const char* data, const Region& region, 
                                           region.box.lo[1] + h);
             float* line = ld == 1 ? row + w : stage + k * kStageWidth;
             if (broadcast) {
-              std::fill(line, line + n, static_cast<float>(load_element(data, from.type, at)));
+              std::fill(line, line + n, static_cast<float>(elements[at]));
             } else {
-              expand(data + (at + region.box.lo[2] + w) * size, from.type, n, line);
+              load_elements(from, bases, at + region.box.lo[2] + w, n, line);
             }
           }
           if (ld != 1) transpose(stage, kStageWidth, channels, n, row + w * ld + c, ld);
@@ -43,9 +60,9 @@ void load_positions(const Memory& from, const char* data, const Region& region, 
   }
 }
 
-void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, char* data,
+void store_positions(const float* src, int64_t ld, const Region& region, const Memory& to, const Bases& bases,
                      bool stream, float* stage) {
-  const int64_t size = size_of(to.type);
+  char* data = to.write(bases);
   // Rows, then planes, that follow each other in memory are one run.
   Extents run = region.box.extent;
   if (run[2] == to.dims.space[2]) {
@@ -62,13 +79,13 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
           const int64_t n = std::min(kStageWidth, run[2] - w);
           const float* from = src + w * ld + c;
           const int64_t voxels = to.dims.voxels();
-          char* at = data + ((region.n * to.dims.c + region.c0 + c) * voxels + start + w) * size;
+          const int64_t at = (region.n * to.dims.c + region.c0 + c) * voxels + start + w;
           if (ld == 1) {
-            shrink(src + w, n, at, to.type, stream);
+            store_elements(src + w, n, to, bases, at, stream);
             continue;
           }
-          if (to.type == Dtype::kF32) {  // straight from the tile to its lines
-            float* line = reinterpret_cast<float*>(at);
+          if (to.type == Dtype::kF32 && !to.split()) {  // straight from the tile to its lines
+            float* line = reinterpret_cast<float*>(data) + at;
             if (stream && transpose_stream(from, ld, n, channels, line, voxels)) continue;
             if (!stream) {
               transpose(from, ld, n, channels, line, voxels);
@@ -76,20 +93,25 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
             }
           }
           transpose(from, ld, n, channels, stage, kStageWidth);
-          shrink_rows(stage, kStageWidth, channels, n, at, voxels, to.type, stream);
+          if (to.split()) {
+            for (int64_t k = 0; k < channels; ++k)
+              store_elements(stage + k * kStageWidth, n, to, bases, at + k * voxels, stream);
+            continue;
+          }
+          shrink_rows(stage, kStageWidth, channels, n, data + at * size_of(to.type), voxels, to.type, stream);
         }
       }
     }
   }
 }
 
-void load_channels(const Memory& from, const char* data, const Region& region, const Extents& extent,
+void load_channels(const Memory& from, const Bases& bases, const Region& region, const Extents& extent,
                    int64_t first, int64_t positions, float* dst, int64_t ld) {
-  const int64_t size = size_of(from.type);
+  const Reader elements(from, bases);
   for (int64_t c = 0; c < region.channels; ++c, dst += ld) {
     if (from.dims.space == extent) {
       const int64_t at = row_offset(from.dims, region.n, region.c0 + c, 0, 0) + first;
-      expand(data + at * size, from.type, positions, dst);
+      load_elements(from, bases, at, positions, dst);
       continue;
     }
     for (int64_t p = 0; p < positions; ++p) {
@@ -97,23 +119,25 @@ void load_channels(const Memory& from, const char* data, const Region& region, c
                     d = (first + p) / (extent[2] * extent[1]);
       const int64_t at =
           row_offset(from.dims, region.n, region.c0 + c, d, h) + (from.dims.space[2] == 1 ? 0 : w);
-      dst[p] = static_cast<float>(load_element(data, from.type, at));
+      dst[p] = static_cast<float>(elements[at]);
     }
   }
 }
 
 void store_channels(const float* src, int64_t ld, const Region& region, int64_t first, int64_t positions,
-                    const Memory& to, char* data, bool stream) {
+                    const Memory& to, const Bases& bases, bool stream) {
   for (int64_t c = 0; c < region.channels; ++c) {
     const int64_t at = (region.n * to.dims.c + region.c0 + c) * to.dims.voxels() + first;
-    shrink(src + c * ld, positions, data + at * size_of(to.type), to.type, stream);
+    store_elements(src + c * ld, positions, to, bases, at, stream);
   }
 }
 
-void load_vector(const Memory& from, const char* data, int64_t n, int64_t c0, int64_t channels, float* dst) {
+void load_vector(const Memory& from, const Bases& bases, int64_t n, int64_t c0, int64_t channels,
+                 float* dst) {
+  const Reader elements(from, bases);
   const int64_t start = (from.dims.n == 1 ? 0 : n) * from.dims.c;
   for (int64_t c = 0; c < channels; ++c) {
-    dst[c] = static_cast<float>(load_element(data, from.type, start + (from.dims.c == 1 ? 0 : c0 + c)));
+    dst[c] = static_cast<float>(elements[start + (from.dims.c == 1 ? 0 : c0 + c)]);
   }
 }
 

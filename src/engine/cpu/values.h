@@ -1,5 +1,7 @@
 #pragma once
 // Values as the engine sees them: always N C D H W, missing axes of extent 1, lying in one of five places.
+#include <bit>
+#include <cstring>
 #include <string>
 
 #include "base/dtype.h"
@@ -41,11 +43,17 @@ struct Bases {
   char* output = nullptr;
   char* workspace = nullptr;
   const char* packed = nullptr;
+  char* kept = nullptr;  // statistics over the batch
+  // Where only some samples are run, what statistics over the batch make of them.
+  int64_t before = 0;  // samples that they hold already
+  int64_t skip = 0;    // the first of these samples that are among those
+  bool counts = true;  // false: they are complete
+  bool closes = true;  // these samples are the last
 };
 
 // Where a value lies between launches, dense and row-major.
 struct Memory {
-  enum class Where { kNowhere, kInput, kOutput, kWorkspace, kPacked };
+  enum class Where { kNowhere, kInput, kOutput, kWorkspace, kPacked, kKept };
   Where where = Where::kNowhere;
   int64_t offset = 0;  // bytes
   Dtype type = Dtype::kF32;
@@ -54,8 +62,13 @@ struct Memory {
   // the same tiles.
   bool tiled = false;
   Extents tile = {0, 0, 0};  // their extents, once they are known
+  // Not negative: a float32 value whose upper halves lie in a 16-bit output, and the lower halves from here
+  // on in the workspace.
+  int64_t low = -1;
 
   bool exists() const { return where != Where::kNowhere; }
+  bool split() const { return low >= 0; }
+  int64_t element_bytes() const { return split() ? 2 : size_of(type); }
   const char* read(const Bases& b) const {
     switch (where) {
       case Where::kInput:
@@ -66,19 +79,50 @@ struct Memory {
         return b.workspace + offset;
       case Where::kPacked:
         return b.packed + offset;
+      case Where::kKept:
+        return b.kept + offset;
       case Where::kNowhere:
         break;
     }
     return nullptr;
   }
-  char* write(const Bases& b) const { return where == Where::kOutput ? b.output : b.workspace + offset; }
+  char* write(const Bases& b) const {
+    if (where == Where::kOutput) return b.output;
+    return (where == Where::kKept ? b.kept : b.workspace) + offset;
+  }
+  char* lower(const Bases& b) const { return split() ? b.workspace + low : nullptr; }
 };
 
-// Elements of a typed array, as float64.
+// Elements of a value in memory, as float64.
 struct Reader {
   const char* data;
   Dtype type;
-  double operator[](int64_t i) const { return load_element(data, type, i); }
+  const char* lower;  // of a value in two halves
+
+  Reader(const Memory& memory, const Bases& bases)
+      : data(memory.read(bases)), type(memory.type), lower(memory.lower(bases)) {}
+  double operator[](int64_t i) const {
+    if (!lower) return load_element(data, type, i);
+    uint16_t halves[2];
+    std::memcpy(halves, lower + 2 * i, 2);
+    std::memcpy(halves + 1, data + 2 * i, 2);
+    return std::bit_cast<float>(static_cast<uint32_t>(halves[1]) << 16 | halves[0]);
+  }
+};
+struct Writer {
+  char* data;
+  Dtype type;
+  char* lower;
+
+  Writer(const Memory& memory, const Bases& bases)
+      : data(memory.write(bases)), type(memory.type), lower(memory.lower(bases)) {}
+  void store(int64_t i, double value) const {
+    if (!lower) return store_element(data, type, i, value);
+    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+    const uint16_t halves[2] = {static_cast<uint16_t>(bits), static_cast<uint16_t>(bits >> 16)};
+    std::memcpy(lower + 2 * i, halves, 2);
+    std::memcpy(data + 2 * i, halves + 1, 2);
+  }
 };
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -92,6 +136,7 @@ class Launch {
   virtual void run(const Bases& bases, char* scratch, int threads, bool again) const = 0;
   virtual std::string describe() const = 0;
   virtual Extents tile() const { return {0, 0, 0}; }  // of a sweep over tiles of positions
+  virtual bool over_batch() const { return false; }   // leaves statistics of all samples behind
 };
 
 }  // namespace upweave::cpu

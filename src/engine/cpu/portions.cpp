@@ -1,0 +1,75 @@
+#include "engine/cpu/portions.h"
+
+#include <atomic>
+
+#include "base/watch.h"
+#include "engine/cpu/schedule.h"
+
+namespace upweave::cpu {
+namespace {
+
+std::atomic<int64_t> limit_for_test{0};
+
+}  // namespace
+
+std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
+  FusedPlan part = whole;
+  Graph& graph = part.graph;
+  graph[0].shape[0] = samples;
+  for (Id id = 1; id < graph.size(); ++id) {
+    Node& node = graph[id];
+    if (whole.weights[static_cast<size_t>(id)]) continue;
+    const bool convolves = is(node, "conv_transpose") || is(node, "mean_conv");
+    for (size_t slot = 1; slot < node.in.size() && !convolves; ++slot) {
+      const Id in = node.in[slot];
+      if (in == kNone || !whole.weights[static_cast<size_t>(in)]) continue;
+      const Shape& shape = graph[in].shape;
+      if (shape.size() == graph[0].shape.size() && shape[0] != 1) return std::nullopt;
+    }
+    node.shape = node.op->shape(graph, node);
+  }
+  return part;
+}
+
+void run_portions(const Portions& portions, const std::vector<std::unique_ptr<Launch>>& launches,
+                  const Bases& bases, char* scratch, int threads) {
+  const int64_t count = portions.count();
+  // The launches [from, to) of portion p; statistics are counted by the last of them, if at all.
+  auto run = [&](int64_t p, size_t from, size_t to, bool counts) {
+    // The last portion is filled up with samples of the one before it.
+    const int64_t first = std::min(p * portions.samples, portions.all - portions.samples);
+    Bases b = bases;
+    b.input += first * portions.input_bytes;
+    b.output += first * portions.output_bytes;
+    b.workspace += p % portions.rooms * portions.room_bytes;
+    b.before = p * portions.samples;
+    b.skip = b.before - first;
+    b.closes = p + 1 == count;
+    for (size_t i = from; i < to; ++i) {
+      b.counts = counts && i + 1 == to;
+      launches[i]->run(b, scratch, threads, false);
+      throw_if_interrupted();
+    }
+  };
+  size_t ready = 0;  // launches that every portion with a room of its own has behind it
+  for (size_t i = 0; i < launches.size(); ++i) {
+    if (!launches[i]->over_batch()) continue;
+    for (int64_t p = 0; p < count; ++p) run(p, count <= portions.rooms ? ready : 0, i + 1, true);
+    ready = i + 1;
+  }
+  const int64_t kept = ready == 0 ? 0 : std::min(count, portions.rooms);
+  for (int64_t p = count - kept; p < count; ++p) {
+    // What the last portion shares with the one before it has been replaced by results.
+    const bool shares = p + 1 == count && portions.all % portions.samples != 0;
+    run(p, shares ? 0 : ready, launches.size(), false);
+  }
+  for (int64_t p = 0; p < count - kept; ++p) run(p, 0, launches.size(), false);
+}
+
+int64_t scratch_limit(int threads) {
+  const int64_t bytes = limit_for_test;
+  return bytes > 0 ? bytes : kScratchBytes * threads;
+}
+void set_scratch_limit_for_test(int64_t bytes) { limit_for_test = bytes; }
+
+}  // namespace upweave::cpu

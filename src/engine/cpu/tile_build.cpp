@@ -231,7 +231,7 @@ void TileBuilder::assign_buffers() {
     p_.buffer_kind.push_back(slot.kind);
     p_.buffer_level.push_back(slot.level);
   };
-  if (p_.conv) take(p_.conv->out);
+  if (p_.conv && !lent(p_.conv->out)) take(p_.conv->out);
   for (size_t i = 0; i < p_.steps.size(); ++i) {
     const Step& s = p_.steps[i];
     const bool in_place = (s.row_local(Layout::kChannelsLast) && s.what != Step::What::kFoldChannels) ||
@@ -293,6 +293,13 @@ void TileBuilder::lend() {
     slot.lent = load.memory;
     if (load.memory.tiled) p_.tile = load.memory.tile;
     lent.push_back(load.memory);
+    return true;
+  });
+  // What is kept for the next launch, tile after tile, is computed in its place.
+  std::erase_if(stores_, [&](const Step& store) {
+    Slot& slot = p_.slots[static_cast<size_t>(store.x)];
+    if (store.what != Step::What::kStore || !store.memory.tiled) return false;
+    slot.lent = store.memory;
     return true;
   });
   if (steps_.empty() || stores_.size() != 1 || !rows) return;

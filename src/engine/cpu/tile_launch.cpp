@@ -198,7 +198,7 @@ class TileLaunch final : public Launch {
         for (int64_t i = tiles * me / team; i < end && !interrupted(watch); ++i) {
           const Tile t = grid_.tile((n + i / a_sample) * grid_.per_sample + r * tiles_a_row + i % a_sample);
           const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
-          const ConvOutput out{buffer(mine, p_.conv->out), t.box, p_.ld_channels};
+          const ConvOutput out{value(bases, t, mine, p_.conv->out), t.box, p_.ld_channels};
           p_.conv->kernel->compute(bases.packed + p_.conv->packed_offset, in, out, mine + conv_scratch_);
           run_tile(bases, t, partials, mine);
         }
@@ -211,6 +211,13 @@ class TileLaunch final : public Launch {
 
   float* buffer(char* mine, int s) const {
     return reinterpret_cast<float*>(mine) + offset_[static_cast<size_t>(slot(s).buffer)];
+  }
+
+  // A slot's values in this tile, channels last: in a buffer, or in their place among the tiles that are
+  // kept.
+  float* value(const Bases& bases, const Tile& t, char* mine, int s) const {
+    const Memory& lent = slot(s).lent;
+    return lent.exists() ? reinterpret_cast<float*>(lent.write(bases)) + kept_at(t) : buffer(mine, s);
   }
 
   void run_tile(const Bases& bases, const Tile& t, double* partials, char* mine) const {
@@ -235,10 +242,7 @@ class TileLaunch final : public Launch {
         const bool line = slot(s.out).kind == Kind::kLine;
         auto view = [&](int id) -> View {
           if (id < 0) return {&s.a, 0, 0};
-          if (const Memory& lent = slot(id).lent; lent.exists()) {
-            return {reinterpret_cast<const float*>(lent.read(bases)) + kept_at(t) + r * ld, ld, 1};
-          }
-          const float* p = buffer(mine, id);
+          const float* p = value(bases, t, mine, id);
           switch (slot(id).kind) {
             case Kind::kFull:
               return {p + r * ld, ld, 1};
@@ -250,7 +254,7 @@ class TileLaunch final : public Launch {
               return {p, 0, 0};
           }
         };
-        float* out = buffer(mine, s.out) + (line ? r : r * ld);
+        float* out = value(bases, t, mine, s.out) + (line ? r : r * ld);
         const float* x = view(s.x).p;
         switch (s.what) {
           case Step::What::kPointwise:
@@ -325,8 +329,8 @@ class TileLaunch final : public Launch {
   void run_step(const Bases& bases, const Step& s, const Tile& t, double* partials, char* mine) const {
     using What = Step::What;
     float* stage = reinterpret_cast<float*>(mine) + stage_;
-    float* out = s.out >= 0 ? buffer(mine, s.out) : nullptr;
-    const float* x = s.x >= 0 ? buffer(mine, s.x) : nullptr;
+    float* out = s.out >= 0 ? value(bases, t, mine, s.out) : nullptr;
+    const float* x = s.x >= 0 ? value(bases, t, mine, s.x) : nullptr;
     const int64_t ld = last() ? p_.ld_channels : padded(t.positions);
     switch (s.what) {
       case What::kLoad:
@@ -352,7 +356,7 @@ class TileLaunch final : public Launch {
       case What::kFoldSpace:
         return fold_rows(s.fold, x, ld, t.channels, t.positions, out);
       case What::kNormLast:
-        return norm_last(s, t, mine);
+        return norm_last(s, t, x, out, mine);
       case What::kMoments: {
         double* mean = reinterpret_cast<double*>(out);
         return local_moments(s, x, ld, t.channels, t.positions, mean, mean + padded(p_.dims.c));
@@ -390,7 +394,7 @@ class TileLaunch final : public Launch {
 
   void store(const Bases& bases, const Step& s, const Tile& t, char* mine, float* stage) const {
     const Slot& from = slot(s.x);
-    const float* x = buffer(mine, s.x);
+    const float* x = value(bases, t, mine, s.x);
     if (from.kind == Kind::kVector || from.kind == Kind::kScalar) {
       if (!t.leads || (from.kind == Kind::kScalar && t.c0 > 0)) return;
       const int64_t channels = from.kind == Kind::kVector ? t.channels : 1;
@@ -398,11 +402,6 @@ class TileLaunch final : public Launch {
       return store_elements(x, channels, s.memory, bases, at, false);
     }
     const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
-    if (s.memory.tiled) {
-      std::memcpy(reinterpret_cast<float*>(s.memory.write(bases)) + kept_at(t), x,
-                  static_cast<size_t>(t.box.count() * p_.ld_channels) * sizeof(float));
-      return;
-    }
     if (last()) {
       const Region region{t.n, 0, channels, grid_.box_at(t, from.level)};
       return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, bases,
@@ -426,9 +425,7 @@ class TileLaunch final : public Launch {
   }
 
   // Over runs of `trailing` positions that follow each other.
-  void norm_last(const Step& s, const Tile& t, char* mine) const {
-    const float* x = buffer(mine, s.x);
-    float* out = buffer(mine, s.out);
+  void norm_last(const Step& s, const Tile& t, const float* x, float* out, char* mine) const {
     float* factors = reinterpret_cast<float*>(mine) + columns_scratch_;
     if (last()) {
       const int64_t rows = grid_.box_at(t, slot(s.x).level).count(), ld = p_.ld_channels;

@@ -108,6 +108,35 @@ TEST(CpuMath, ExponentialsBelowAClamp) {
   });
 }
 
+// x / y * z with one y and z a row, and one a column. Where z / y leaves the range in which it may be formed
+// first, it must not be: 1e-20 / 1e-38 * 1e10 is a float, 1e10 / 1e-38 is not.
+TEST(CpuMath, QuotientsTimesAFactor) {
+  constexpr int64_t n = 2 * kLane;
+  const float inf = std::numeric_limits<float>::infinity();
+  const float some[] = {1,   -3,    1e-20f, 1e20f,  1e-38f,        3e38f,  0,
+                        inf, 1e10f, 0.7f,   1e-40f, std::nanf(""), -1e-10f};
+  std::vector<float> x(n * n), y(n), z(n), out(n * n);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = some[i % std::size(some)];
+  for (size_t i = 0; i < n; ++i) {
+    y[i] = some[(i * 5 + 4) % std::size(some)];
+    z[i] = some[(i * 7 + 8) % std::size(some)];
+  }
+  for_each_target([&](int64_t) {
+    for (const bool rows : {true, false}) {
+      const int64_t row = rows ? 1 : 0, col = rows ? 0 : 1;
+      scale({x.data(), n, 1}, {y.data(), row, col}, {z.data(), row, col}, out.data(), n, n, n);
+      for (int64_t i = 0; i < n * n; ++i) {
+        const size_t k = static_cast<size_t>(rows ? i / n : i % n), at = static_cast<size_t>(i);
+        const float plain = x[at] / y[k] * z[k];
+        const double want = static_cast<double>(x[at]) / y[k] * z[k];
+        EXPECT_TRUE(out[at] == plain || (std::isnan(plain) && std::isnan(out[at])) ||
+                    std::fabs(out[at] - want) <= 2 * ulp(want))
+            << x[at] << " / " << y[k] << " * " << z[k] << " is " << out[at] << ", not " << plain;
+      }
+    }
+  });
+}
+
 // All 65536 halves there and back, and floats on both sides of every rounding boundary.
 TEST(CpuMath, ElementTypesRoundOnce) {
   std::vector<float> values;

@@ -50,6 +50,9 @@ void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
 void affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,
             int64_t rows, int64_t cols);
 
+// out = x / y * z, where y and z are the same along rows or along columns.
+void scale(const View& x, const View& y, const View& z, float* out, int64_t ld, int64_t rows, int64_t cols);
+
 // Along each row of exactly `cols` elements.
 void fold_rows(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, float* out);
 void softmax_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, float* out);

@@ -43,34 +43,56 @@ HWY_INLINE MF Ordinary(VF divisor) {
   return hn::And(hn::Gt(size, Splat(0x1p-60f)), hn::Lt(size, Splat(0x1p60f)));
 }
 
-// Rows divided by one value each.
-HWY_INLINE void DivideRows(const View& x, const View& y, float* out, int64_t ld, int64_t rows, int64_t cols) {
+// Rows divided by one value each, and multiplied by another.
+HWY_INLINE void ScaleRows(const View& x, const View& y, const View& z, float* out, int64_t ld, int64_t rows,
+                          int64_t cols) {
   for (int64_t r = 0; r < rows; ++r) {
     const View xr{x.p + r * x.row, 0, x.col};
-    const VF v = Splat(y.p[r * y.row]), inverse = hn::Div(Splat(1.0f), v);
-    if (hn::AllTrue(DF(), Ordinary(v))) {
-      Map1(xr, out + r * ld, ld, 1, cols, [&](VF a) HWY_ATTR { return hn::Mul(a, inverse); });
+    const VF v = Splat(y.p[r * y.row]), w = Splat(z.p[r * z.row]), factor = hn::Div(w, v);
+    if (hn::AllTrue(DF(), hn::And(Ordinary(v), Ordinary(factor)))) {
+      Map1(xr, out + r * ld, ld, 1, cols, [&](VF a) HWY_ATTR { return hn::Mul(a, factor); });
     } else {
-      Map1(xr, out + r * ld, ld, 1, cols, [&](VF a) HWY_ATTR { return hn::Div(a, v); });
+      Map1(xr, out + r * ld, ld, 1, cols, [&](VF a) HWY_ATTR { return hn::Mul(hn::Div(a, v), w); });
     }
   }
 }
 
-// Columns divided by one value each.
-HWY_INLINE void DivideColumns(const View& x, const View& y, float* out, int64_t ld, int64_t rows,
-                              int64_t cols) {
+// N vectors of columns divided by one value each, and multiplied by another.
+template <int N>
+HWY_INLINE void ScaleColumns(const View& x, const View& y, const View& z, float* out, int64_t ld,
+                             int64_t rows, int64_t c) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t c = 0; c < cols; c += lanes) {
-    const VF v = hn::LoadU(d, y.p + c), inverse = hn::Div(Splat(1.0f), v);
-    const MF ordinary = Ordinary(v);
-    const bool all = hn::AllTrue(d, ordinary);
-    for (int64_t r = 0; r < rows; ++r) {
-      const VF a = hn::LoadU(d, x.p + r * x.row + c), product = hn::Mul(a, inverse);
+  VF v[N], w[N], factor[N];
+  MF ordinary[N];
+  bool all = true;
+  for (int i = 0; i < N; ++i) {
+    v[i] = hn::LoadU(d, y.p + c + i * lanes);
+    w[i] = z.col ? hn::LoadU(d, z.p + c + i * lanes) : Splat(*z.p);
+    factor[i] = hn::Div(w[i], v[i]);
+    ordinary[i] = hn::And(Ordinary(v[i]), Ordinary(factor[i]));
+    all = all && hn::AllTrue(d, ordinary[i]);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int i = 0; i < N; ++i) {
+      const VF a = hn::LoadU(d, x.p + r * x.row + c + i * lanes), product = hn::Mul(a, factor[i]);
       // Each lane for itself: behind the last channel lies anything.
-      hn::StoreU(all ? product : hn::IfThenElse(ordinary, product, hn::Div(a, v)), d, out + r * ld + c);
+      hn::StoreU(all ? product : hn::IfThenElse(ordinary[i], product, hn::Mul(hn::Div(a, v[i]), w[i])), d,
+                 out + r * ld + c + i * lanes);
     }
   }
+}
+
+constexpr float kOne = 1;
+
+void DivideMultiply(const View& x, const View& y, const View& z, float* out, int64_t ld, int64_t rows,
+                    int64_t cols) {
+  if (y.col == 0) return ScaleRows(x, y, z, out, ld, rows, cols);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  int64_t c = 0;
+  for (; c + 4 * lanes <= cols; c += 4 * lanes) ScaleColumns<4>(x, y, z, out, ld, rows, c);
+  for (; c + 2 * lanes <= cols; c += 2 * lanes) ScaleColumns<2>(x, y, z, out, ld, rows, c);
+  for (; c < cols; c += lanes) ScaleColumns<1>(x, y, z, out, ld, rows, c);
 }
 
 void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
@@ -117,8 +139,8 @@ void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
     case Fn::kMul:
       UPWEAVE_MAP2(hn::Mul(v, w));
     case Fn::kDiv:
-      if (y.col == 0 && x.col == 1) return DivideRows(x, y, out, ld, rows, cols);
-      if (y.row == 0 && x.col == 1 && rows > 1) return DivideColumns(x, y, out, ld, rows, cols);
+      if (x.col == 1 && (y.col == 0 || (y.row == 0 && rows > 1)))
+        return DivideMultiply(x, y, {&kOne, 0, 0}, out, ld, rows, cols);
       UPWEAVE_MAP2(hn::Div(v, w));
     case Fn::kMinimum:
       UPWEAVE_MAP2(MinNan(v, w));
@@ -148,6 +170,7 @@ namespace upweave::cpu {
 
 HWY_EXPORT(Pointwise);
 HWY_EXPORT(Affine);
+HWY_EXPORT(DivideMultiply);
 
 void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
                int64_t cols) {
@@ -157,6 +180,10 @@ void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
 void affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,
             int64_t rows, int64_t cols) {
   HWY_DYNAMIC_DISPATCH(Affine)(x, center, scale, shift, out, ld, rows, cols);
+}
+
+void scale(const View& x, const View& y, const View& z, float* out, int64_t ld, int64_t rows, int64_t cols) {
+  HWY_DYNAMIC_DISPATCH(DivideMultiply)(x, y, z, out, ld, rows, cols);
 }
 
 }  // namespace upweave::cpu

@@ -29,7 +29,7 @@ struct Slot {
   Kind kind = Kind::kFull;
   int level = 0;
   int buffer = -1;
-  Memory lent;  // read where it lies: float32 rows of whole vectors, or a tile that was kept
+  Memory lent;  // used where it lies: float32 rows of whole vectors, or a tile that was kept
 };
 
 struct Step {
@@ -38,6 +38,7 @@ struct Step {
     kStore,         // memory <- x
     kPointwise,     // out <- fn(x, y)
     kAffine,        // out <- (x - y) * z + w
+    kScale,         // out <- x / y * z, y and z a value a channel
     kFoldChannels,  // out(line) <- fold over channels of x
     kSoftmaxRows,   // over channels (channels last) or space (channels first)
     kRmsNorm,       // over channels
@@ -70,6 +71,7 @@ struct Step {
     switch (what) {
       case What::kPointwise:
       case What::kAffine:
+      case What::kScale:
         return true;
       case What::kFoldChannels:
       case What::kRmsNorm:

@@ -231,7 +231,7 @@ void TileBuilder::assign_buffers() {
     p_.buffer_kind.push_back(slot.kind);
     p_.buffer_level.push_back(slot.level);
   };
-  if (p_.conv) take(p_.conv->out);
+  if (p_.conv && !lent(p_.conv->out)) take(p_.conv->out);
   for (size_t i = 0; i < p_.steps.size(); ++i) {
     const Step& s = p_.steps[i];
     const bool in_place = (s.row_local(Layout::kChannelsLast) && s.what != Step::What::kFoldChannels) ||
@@ -246,7 +246,7 @@ void TileBuilder::assign_buffers() {
         if (id >= 0) take(id);
       }
     }
-    if (s.out >= 0 && p_.slots[static_cast<size_t>(s.out)].buffer < 0) {
+    if (s.out >= 0 && p_.slots[static_cast<size_t>(s.out)].buffer < 0 && !lent(s.out)) {
       Slot& out = p_.slots[static_cast<size_t>(s.out)];
       const auto same = std::ranges::find_if(dead, [&](int id) {
         const Slot& slot = p_.slots[static_cast<size_t>(id)];
@@ -266,26 +266,54 @@ void TileBuilder::assign_buffers() {
 }
 
 // Values that only row-local steps read need no copy of their own: float32 rows, channels first, and the
-// tiles of a launch before this one.
+// tiles of a launch before this one. A result that takes the place of such rows is written there as it is
+// computed: reads and writes then overlap, and the lines are at hand.
 void TileBuilder::lend() {
   const bool rows = p_.layout == Layout::kChannelsFirst && p_.dims.voxels() % kLane == 0;
+  auto fits = [&](const Slot& slot, const Memory& memory) {
+    return slot.kind == Kind::kFull && memory.type == Dtype::kF32 && !memory.split() &&
+           memory.dims == p_.dims && (rows || memory.tiled);
+  };
+  auto row_local = [](const Step& s) {
+    using What = Step::What;
+    return s.what == What::kPointwise || s.what == What::kAffine || s.what == What::kScale;
+  };
+  auto reads = [](const Step& s, int slot) {
+    return s.x == slot || s.y == slot || s.z == slot || s.w == slot;
+  };
+  std::vector<Memory> lent;
   std::erase_if(loads_, [&](const Step& load) {
     Slot& slot = p_.slots[static_cast<size_t>(load.out)];
-    if (slot.kind != Kind::kFull || load.memory.type != Dtype::kF32 || load.memory.split() ||
-        load.memory.dims != p_.dims)
-      return false;
-    if (!rows && !load.memory.tiled) return false;
+    if (!fits(slot, load.memory)) return false;
     for (const std::vector<Step>* steps : {&steps_, &stores_}) {
       for (const Step& s : *steps) {
-        const bool reads = s.x == load.out || s.y == load.out || s.z == load.out || s.w == load.out;
-        if (s.out == load.out || (reads && s.what != Step::What::kPointwise && s.what != Step::What::kAffine))
-          return false;
+        if (s.out == load.out || (reads(s, load.out) && !row_local(s))) return false;
       }
     }
     slot.lent = load.memory;
     if (load.memory.tiled) p_.tile = load.memory.tile;
+    lent.push_back(load.memory);
     return true;
   });
+  // What is kept for the next launch, tile after tile, is computed in its place.
+  std::erase_if(stores_, [&](const Step& store) {
+    Slot& slot = p_.slots[static_cast<size_t>(store.x)];
+    if (store.what != Step::What::kStore || !store.memory.tiled) return false;
+    slot.lent = store.memory;
+    return true;
+  });
+  if (steps_.empty() || stores_.size() != 1 || !rows) return;
+  const Step& store = stores_.front();
+  Slot& slot = p_.slots[static_cast<size_t>(store.x)];
+  // Written by the last step of all: whatever else reads the old rows has done so.
+  const bool in_place = std::ranges::any_of(lent, [&](const Memory& from) {
+    return from.where == store.memory.where && from.offset == store.memory.offset;
+  });
+  if (in_place && fits(slot, store.memory) && steps_.back().out == store.x &&
+      std::ranges::all_of(steps_, row_local)) {
+    slot.lent = store.memory;
+    stores_.clear();
+  }
 }
 
 TileProgram TileBuilder::finish() {

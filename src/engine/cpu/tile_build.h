@@ -38,6 +38,7 @@ class TileBuilder {
   bool try_add(Id id);
   bool add_pointwise(Id id);
   void join_clamped_exp(Id exp);
+  void join_scale(Id mul);
   bool add_pool(Id id);
   bool join_norm(Id norm, const Step& pool);
   bool add_channel_op(Id id);

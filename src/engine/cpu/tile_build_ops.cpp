@@ -106,6 +106,7 @@ bool TileBuilder::add_pointwise(Id id) {
   pointwise_numbers(node, &s.a, &s.b);
   slots_[static_cast<size_t>(id)] = s.out;
   if (s.fn == Fn::kExp) join_clamped_exp(id);
+  if (s.fn == Fn::kMul) join_scale(id);
   return true;
 }
 
@@ -123,6 +124,23 @@ void TileBuilder::join_clamped_exp(Id exp) {
   last[0].fn = Fn::kExpBelow;
   last[0].out = last[2].out;
   steps_.resize(steps_.size() - 2, Step{});
+}
+
+// div sums | mul weights, a value a channel each, is one sweep.
+void TileBuilder::join_scale(Id mul) {
+  const Id div = graph_[mul].in[0];
+  if (steps_.size() < 2 || pointwise_fn(graph_[div]) != Fn::kDiv || !read_once(graph_, div)) return;
+  Step* last = steps_.data() + steps_.size() - 2;
+  auto kind = [&](int s) { return s < 0 ? Kind::kScalar : p_.slots[static_cast<size_t>(s)].kind; };
+  if (last[0].out != slots_[static_cast<size_t>(div)] || last[1].x != last[0].out ||
+      kind(last[1].out) != Kind::kFull || kind(last[0].x) != Kind::kFull ||
+      kind(last[0].y) != Kind::kVector || kind(last[1].y) != Kind::kVector) {
+    return;
+  }
+  last[0].what = Step::What::kScale;
+  last[0].z = last[1].y;
+  last[0].out = last[1].out;
+  steps_.pop_back();
 }
 
 int TileBuilder::full_operand(Id id) {

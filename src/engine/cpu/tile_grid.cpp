@@ -32,7 +32,8 @@ int64_t TileGrid::total_floats(const Extents& tile, int64_t channel_count, int64
   return n;
 }
 
-// Width grows first, then height, then depth: rows of the output are then whole.
+// Width grows first, then height, then depth: rows of the output are then whole. Whole rows are worth twice
+// the budget: they are stored past the caches as long runs.
 void TileGrid::cut_positions(int64_t budget) {
   // As if all blocks of channels were here: statistics are then of the same boxes however many there are.
   const int64_t all = p_.ld_channels * (p_.conv ? p_.conv->blocks : 1);
@@ -45,7 +46,11 @@ void TileGrid::cut_positions(int64_t budget) {
     if (total_floats(unit, all, 1) > 2 * budget) unit = p_.multiple;
   }
   for (size_t a = 0; a < 3; ++a) extent[a] = p_.whole[a] ? full[a] : std::min(unit[a], full[a]);
-  if (p_.tile[0] > 0) extent = p_.tile;
+  if (p_.tile[0] > 0) {
+    extent = p_.tile;
+  } else if (total_floats({extent[0], extent[1], full[2]}, all, 1) <= 2 * budget) {
+    extent[2] = full[2];
+  }
   for (const size_t a : {2, 1, 0}) {
     while (p_.tile[0] == 0 && extent[a] < full[a]) {
       Extents next = extent;

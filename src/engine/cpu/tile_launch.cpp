@@ -185,17 +185,22 @@ class TileLaunch final : public Launch {
         const int64_t lines = input.extent[0] * input.extent[1];
         const bool laid_before = again && w.samples == p_.dims.n && w.rows == rows_all;
         const bool lays = !laid_before && !interrupted(watch);  // all threads still meet at the barriers
-        for (int64_t i = samples * lines * me / team; lays && i < samples * lines * (me + 1) / team; ++i) {
-          lay_row(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], i % input.extent[1],
-                  laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
+        const int64_t last_line = samples * lines * (me + 1) / team;
+        for (int64_t i = samples * lines * me / team, some = 0; lays && i < last_line; i += some) {
+          const int64_t h = i % input.extent[1];
+          some = std::min({kLayRows, last_line - i, input.extent[1] - h});
+          lay_rows(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], h, some,
+                   laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
         }
 #pragma omp barrier
         const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;
-        const int64_t end = tiles * (me + 1) / team;
-        for (int64_t i = tiles * me / team; i < end && !interrupted(watch); ++i) {
+        // Whoever is free takes the next one: cores are not equally fast all the time.
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t i = 0; i < tiles; ++i) {
+          if (interrupted(watch)) continue;
           const Tile t = grid_.tile((n + i / a_sample) * grid_.per_sample + r * tiles_a_row + i % a_sample);
           const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
-          const ConvOutput out{buffer(mine, p_.conv->out), t.box, p_.ld_channels};
+          const ConvOutput out{value(bases, t, mine, p_.conv->out), t.box, p_.ld_channels};
           p_.conv->kernel->compute(bases.packed + p_.conv->packed_offset, in, out, mine + conv_scratch_);
           run_tile(bases, t, partials, mine);
         }
@@ -208,6 +213,13 @@ class TileLaunch final : public Launch {
 
   float* buffer(char* mine, int s) const {
     return reinterpret_cast<float*>(mine) + offset_[static_cast<size_t>(slot(s).buffer)];
+  }
+
+  // A slot's values in this tile, channels last: in a buffer, or in their place among the tiles that are
+  // kept.
+  float* value(const Bases& bases, const Tile& t, char* mine, int s) const {
+    const Memory& lent = slot(s).lent;
+    return lent.exists() ? reinterpret_cast<float*>(lent.write(bases)) + kept_at(t) : buffer(mine, s);
   }
 
   void run_tile(const Bases& bases, const Tile& t, double* partials, char* mine) const {
@@ -232,10 +244,7 @@ class TileLaunch final : public Launch {
         const bool line = slot(s.out).kind == Kind::kLine;
         auto view = [&](int id) -> View {
           if (id < 0) return {&s.a, 0, 0};
-          if (const Memory& lent = slot(id).lent; lent.exists()) {
-            return {reinterpret_cast<const float*>(lent.read(bases)) + kept_at(t) + r * ld, ld, 1};
-          }
-          const float* p = buffer(mine, id);
+          const float* p = value(bases, t, mine, id);
           switch (slot(id).kind) {
             case Kind::kFull:
               return {p + r * ld, ld, 1};
@@ -247,7 +256,7 @@ class TileLaunch final : public Launch {
               return {p, 0, 0};
           }
         };
-        float* out = buffer(mine, s.out) + (line ? r : r * ld);
+        float* out = value(bases, t, mine, s.out) + (line ? r : r * ld);
         const float* x = view(s.x).p;
         switch (s.what) {
           case Step::What::kPointwise:
@@ -255,6 +264,9 @@ class TileLaunch final : public Launch {
             break;
           case Step::What::kAffine:
             affine(view(s.x), view(s.y), view(s.z), view(s.w), out, ld, n, ld);
+            break;
+          case Step::What::kScale:
+            scale(view(s.x), view(s.y), view(s.z), out, ld, n, ld);
             break;
           case Step::What::kFoldChannels:
             fold_rows(s.fold, x, ld, n, p_.dims.c, out);
@@ -287,9 +299,7 @@ class TileLaunch final : public Launch {
           auto view = [&](int id) -> View {
             if (id < 0) return {&s.a, 0, 0};
             if (const Memory& lent = slot(id).lent; lent.exists()) {
-              const int64_t row = t.n * p_.dims.c + t.c0 + r;
-              return {reinterpret_cast<const float*>(lent.read(bases)) + row * p_.dims.voxels() + t.first + c,
-                      0, 1};
+              return {reinterpret_cast<const float*>(lent.read(bases)) + lent_at(t, r) + c, 0, 1};
             }
             const float* p = buffer(mine, id);
             switch (slot(id).kind) {
@@ -303,9 +313,13 @@ class TileLaunch final : public Launch {
                 return {p, 0, 0};
             }
           };
-          float* out = buffer(mine, s.out) + (slot(s.out).kind == Kind::kLine ? c : r * ld + c);
+          const Slot& to = slot(s.out);
+          float* out = to.lent.exists() ? reinterpret_cast<float*>(to.lent.write(bases)) + lent_at(t, r) + c
+                                        : buffer(mine, s.out) + (to.kind == Kind::kLine ? c : r * ld + c);
           if (s.what == Step::What::kPointwise) {
             pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+          } else if (s.what == Step::What::kScale) {
+            scale(view(s.x), view(s.y), view(s.z), out, 0, 1, n);
           } else {
             affine(view(s.x), view(s.y), view(s.z), view(s.w), out, 0, 1, n);
           }
@@ -317,8 +331,8 @@ class TileLaunch final : public Launch {
   void run_step(const Bases& bases, const Step& s, const Tile& t, double* partials, char* mine) const {
     using What = Step::What;
     float* stage = reinterpret_cast<float*>(mine) + stage_;
-    float* out = s.out >= 0 ? buffer(mine, s.out) : nullptr;
-    const float* x = s.x >= 0 ? buffer(mine, s.x) : nullptr;
+    float* out = s.out >= 0 ? value(bases, t, mine, s.out) : nullptr;
+    const float* x = s.x >= 0 ? value(bases, t, mine, s.x) : nullptr;
     const int64_t ld = last() ? p_.ld_channels : padded(t.positions);
     switch (s.what) {
       case What::kLoad:
@@ -347,7 +361,7 @@ class TileLaunch final : public Launch {
       case What::kFoldSpace:
         return fold_rows(s.fold, x, ld, t.channels, t.positions, out);
       case What::kNormLast:
-        return norm_last(s, t, mine);
+        return norm_last(s, t, x, out, mine);
       case What::kMoments: {
         double* mean = reinterpret_cast<double*>(out);
         return local_moments(s, x, ld, t.channels, t.positions, mean, mean + padded(p_.dims.c));
@@ -385,7 +399,7 @@ class TileLaunch final : public Launch {
 
   void store(const Bases& bases, const Step& s, const Tile& t, char* mine, float* stage) const {
     const Slot& from = slot(s.x);
-    const float* x = buffer(mine, s.x);
+    const float* x = value(bases, t, mine, s.x);
     if (from.kind == Kind::kVector || from.kind == Kind::kScalar) {
       if (!t.leads || (from.kind == Kind::kScalar && t.c0 > 0)) return;
       const int64_t channels = from.kind == Kind::kVector ? t.channels : 1;
@@ -393,11 +407,6 @@ class TileLaunch final : public Launch {
       return store_elements(x, channels, s.memory, bases, at, false);
     }
     const int64_t channels = from.kind == Kind::kFull ? t.channels : 1;
-    if (s.memory.tiled) {
-      std::memcpy(reinterpret_cast<float*>(s.memory.write(bases)) + kept_at(t), x,
-                  static_cast<size_t>(t.box.count() * p_.ld_channels) * sizeof(float));
-      return;
-    }
     if (last()) {
       const Region region{t.n, 0, channels, grid_.box_at(t, from.level)};
       return store_positions(x, from.kind == Kind::kFull ? p_.ld_channels : 1, region, s.memory, bases,
@@ -415,10 +424,13 @@ class TileLaunch final : public Launch {
     return (lo[0] * full[1] * full[2] + extent[0] * (lo[1] * full[2] + extent[1] * lo[2])) * p_.ld_channels;
   }
 
+  // Where row `r` of a tile, channels first, begins in memory.
+  int64_t lent_at(const Tile& t, int64_t r) const {
+    return (t.n * p_.dims.c + t.c0 + r) * p_.dims.voxels() + t.first;
+  }
+
   // Over runs of `trailing` positions that follow each other.
-  void norm_last(const Step& s, const Tile& t, char* mine) const {
-    const float* x = buffer(mine, s.x);
-    float* out = buffer(mine, s.out);
+  void norm_last(const Step& s, const Tile& t, const float* x, float* out, char* mine) const {
     float* factors = reinterpret_cast<float*>(mine) + columns_scratch_;
     if (last()) {
       const int64_t rows = grid_.box_at(t, slot(s.x).level).count(), ld = p_.ld_channels;

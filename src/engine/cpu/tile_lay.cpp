@@ -16,15 +16,16 @@ void combine(Pooling pooling, const float* x, float* acc, int64_t n) {
   pointwise(fn, 0, 0, {acc, 0, 1}, {x, 0, 1}, acc, 0, 1, n);
 }
 
-// A row that a later call will want: channels are far apart, so no prefetcher sees the pattern.
+// What a later step will want: channels are far apart, so no prefetcher sees the pattern.
 constexpr int64_t kRowsAhead = 4;
 void prefetch(const char* row, int64_t bytes) {
   for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
 }
 
-// Windows [w, w + n) of channel c: rows are combined first, then the elements of each window.
+// Windows [w, w + n) of channel c: rows are combined first, then the elements of each window. What lies
+// `ahead` bytes behind is called in.
 void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, int64_t d, int64_t h,
-                int64_t w, int64_t count, float* acc, float* line, float* out) {
+                int64_t w, int64_t count, int64_t ahead, float* acc, float* line, float* out) {
   constexpr int64_t kMaxRows = 16;
   const Dims& dims = conv.input.dims;
   const int64_t length = span(conv, count), all = conv.window[0] * conv.window[1];
@@ -37,8 +38,7 @@ void pooled_row(const ConvStage& conv, const char* data, int64_t n, int64_t c, i
         ((n * dims.c + c) * dims.space[0] + d * conv.stride[0] + k / conv.window[1]) * dims.space[1] +
         h * conv.stride[1] + k % conv.window[1];
     const char* src = data + (row * dims.space[2] + w * conv.stride[2]) * size_of(conv.input.type);
-    prefetch(src + conv.stride[1] * dims.space[2] * size_of(conv.input.type),
-             length * size_of(conv.input.type));
+    prefetch(src + ahead, length * size_of(conv.input.type));
     if (direct) {
       rows[k] = reinterpret_cast<const float*>(src);
       continue;
@@ -70,65 +70,80 @@ void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_
 }  // namespace
 
 int64_t lay_scratch_floats(const ConvStage& conv) {
-  return kStageFloats * 2 + 2 * (padded(span(conv, kStageWidth)) + kLane);
+  return kStageFloats * (kLayRows + 1) + 2 * (padded(span(conv, kStageWidth)) + kLane);
 }
 
-void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
-             char* dst, float* scratch) {
+void lay_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
+              int64_t rows, char* dst, float* scratch) {
   const bool bf16 = conv.kernel->input_type() == Dtype::kBF16;
   const int64_t ld = conv.kernel->channels_in(), size = bf16 ? 2 : 4, width = box.extent[2];
-  const int64_t at_d = box.lo[0] + d, at_h = box.lo[1] + h;
+  const int64_t at_d = box.lo[0] + d, row_bytes = width * ld * size;
   const int64_t from = std::clamp<int64_t>(-box.lo[2], 0, width);
   const int64_t to = std::clamp<int64_t>(conv.in.space[2] - box.lo[2], from, width);
-  const bool outside =
-      at_d < 0 || at_d >= conv.in.space[0] || at_h < 0 || at_h >= conv.in.space[1] || from == to;
-  if (outside || ld != conv.in.c) {
-    std::memset(dst, 0, static_cast<size_t>(width * ld * size));
-    if (outside) return;
+  const bool outside = at_d < 0 || at_d >= conv.in.space[0] || from == to;
+  const int64_t first = std::clamp<int64_t>(-box.lo[1] - h, 0, rows);
+  const int64_t end = outside ? first : std::clamp<int64_t>(conv.in.space[1] - box.lo[1] - h, first, rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    char* row = dst + r * row_bytes;
+    if (r < first || r >= end || ld != conv.in.c) {
+      std::memset(row, 0, static_cast<size_t>(row_bytes));
+    } else {
+      std::memset(row, 0, static_cast<size_t>(from * ld * size));
+      std::memset(row + to * ld * size, 0, static_cast<size_t>((width - to) * ld * size));
+    }
   }
-  std::memset(dst, 0, static_cast<size_t>(from * ld * size));
-  std::memset(dst + to * ld * size, 0, static_cast<size_t>((width - to) * ld * size));
   float* stage = scratch;
-  float* turned = stage + kStageFloats;
+  float* turned = stage + kLayRows * kStageFloats;
   float* acc = turned + kStageFloats;
   float* line = acc + padded(span(conv, kStageWidth)) + kLane;
   const char* data = conv.input.read(bases);
   const Dims& dims = conv.input.dims;
+  const int64_t element = size_of(conv.input.type), at_h = box.lo[1] + h;
   for (int64_t c = 0; c < conv.in.c; c += kLane) {
     const int64_t channels = std::min(kLane, conv.in.c - c);
     for (int64_t w = from; w < to; w += kStageWidth) {
       const int64_t count = std::min(kStageWidth, to - w), at_w = box.lo[2] + w;
+      auto source = [&](int64_t k, int64_t r) {
+        return data +
+               ((((n * dims.c + c + k) * dims.space[0] + at_d) * dims.space[1] + at_h + r) * dims.space[2] +
+                at_w) *
+                   element;
+      };
+      auto target = [&](int64_t r) { return dst + r * row_bytes + (w * ld + c) * size; };
       if (conv.input.type == Dtype::kF32 && !conv.pool && conv.points.empty() && !bf16) {
-        const int64_t at =
-            (((n * dims.c + c) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
-        for (int64_t k = 0; k < channels; ++k) {
-          prefetch(data + (at + k * dims.voxels() + kRowsAhead * dims.space[2]) * 4, count * 4);
+        for (int64_t r = first; r < end; ++r) {
+          for (int64_t k = 0; k < channels; ++k) prefetch(source(k, r + kRowsAhead), count * element);
+          transpose(reinterpret_cast<const float*>(source(0, r)), dims.voxels(), channels, count,
+                    reinterpret_cast<float*>(target(r)), ld);
         }
-        transpose(reinterpret_cast<const float*>(data) + at, dims.voxels(), channels, count,
-                  reinterpret_cast<float*>(dst) + w * ld + c, ld);
         continue;
       }
+      // Rows of a channel follow each other in memory, so they are read together.
       for (int64_t k = 0; k < channels; ++k) {
-        float* row = stage + k * kStageWidth;
-        if (conv.pool) {
-          pooled_row(conv, data, n, c + k, at_d, at_h, at_w, count, acc, line, row);
-        } else {
-          const int64_t at =
-              (((n * dims.c + c + k) * dims.space[0] + at_d) * dims.space[1] + at_h) * dims.space[2] + at_w;
-          const char* src = data + at * size_of(conv.input.type);
-          prefetch(src + kRowsAhead * dims.space[2] * size_of(conv.input.type),
-                   count * size_of(conv.input.type));
-          expand(src, conv.input.type, count, row);
+        const int64_t next = c + k + 1 < conv.in.c ? dims.voxels()
+                                                   : (end - first) * conv.stride[1] * dims.space[2] -
+                                                         (dims.c - 1) * dims.voxels();
+        for (int64_t r = first; r < end; ++r) {
+          float* row = stage + (r * kLane + k) * kStageWidth;
+          if (conv.pool) {
+            pooled_row(conv, data, n, c + k, at_d, at_h + r, at_w, count, next * element, acc, line, row);
+          } else {
+            prefetch(source(k, r) + next * element, count * element);
+            expand(source(k, r), conv.input.type, count, row);
+          }
         }
       }
-      pointwise_head(conv, bases, n, c, channels, count, stage);
-      if (!bf16) {
-        transpose(stage, kStageWidth, channels, count, reinterpret_cast<float*>(dst) + w * ld + c, ld);
-        continue;
-      }
-      transpose(stage, kStageWidth, channels, count, turned, kLane);
-      for (int64_t k = 0; k < count; ++k) {
-        shrink(turned + k * kLane, channels, dst + ((w + k) * ld + c) * size, Dtype::kBF16, false);
+      for (int64_t r = first; r < end; ++r) {
+        float* rows_of_r = stage + r * kStageFloats;
+        pointwise_head(conv, bases, n, c, channels, count, rows_of_r);
+        if (!bf16) {
+          transpose(rows_of_r, kStageWidth, channels, count, reinterpret_cast<float*>(target(r)), ld);
+          continue;
+        }
+        transpose(rows_of_r, kStageWidth, channels, count, turned, kLane);
+        for (int64_t k = 0; k < count; ++k) {
+          shrink(turned + k * kLane, channels, target(r) + k * ld * size, Dtype::kBF16, false);
+        }
       }
     }
   }

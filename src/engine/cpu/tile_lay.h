@@ -5,9 +5,11 @@
 
 namespace upweave::cpu {
 
+constexpr int64_t kLayRows = 4;  // at most, at once
 int64_t lay_scratch_floats(const ConvStage& conv);
-// Row (d, h) of `box`, all its width, of sample n: dst[w*ld + channel], of the kernel's input type.
-void lay_row(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
-             char* dst, float* scratch);
+// `rows` rows of `box` from (d, h) on, all its width, of sample n: dst[w*ld + channel], of the kernel's input
+// type.
+void lay_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
+              int64_t rows, char* dst, float* scratch);
 
 }  // namespace upweave::cpu

@@ -44,6 +44,24 @@ TEST(CpuValues, FivePipelines) {
   });
 }
 
+// Average pools that take normalized rows on their way in, with windows that fit and that do not; and rows
+// longer than one float32 sum.
+TEST(CpuValues, NormsAndTheirPools) {
+  for_each_target([](int64_t) {
+    for (const char* pool : {"2", "3x1x2", "1x2x5", "1x1x17", "5x5x1", "3 s4"}) {
+      const std::string tail = std::string(" | avg_pool ") + pool;
+      const Shapes shapes = {{"input", {2, 6, 5, 6, 17}}};
+      for (const Dtype dtype : kTypes)
+        check("conv_transpose kernel 37 k2 s1 | layer_norm channel" + tail, shapes, 3, dtype);
+      for (const Values values : {Values::kNormal, Values::kLargeMean, Values::kSpecial, Values::kExtreme})
+        check("relu | layer_norm channel" + tail, shapes, 4, Dtype::kF32, values);
+    }
+    for (const Values values : {Values::kNormal, Values::kLargeMean})
+      check("layer_norm last", {{"input", {2, 2, 2500}}}, 5, Dtype::kF32, values);
+    check("layer_norm channel", {{"input", {1, 2500, 3}}}, 5, Dtype::kF32, Values::kLargeMean);
+  });
+}
+
 // Many small tiles, whose scratch holds what other tiles left: the same bits for any number of threads.
 TEST(CpuValues, SmallTiles) {
   for_each_target([](int64_t) {

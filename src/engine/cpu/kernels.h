@@ -100,8 +100,9 @@ bool transpose_stream(const float* src, int64_t src_ld, int64_t rows, int64_t co
 // `rows` rows of `n` elements, `dst_ld` elements apart in memory.
 void shrink_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void* dst, int64_t dst_ld,
                  Dtype type, bool stream);
-// The upper and the lower halves of float32 values, and back: bits, not roundings.
-void split(const float* src, int64_t n, uint16_t* upper, uint16_t* lower);
+// The upper and the lower halves of rows of float32 values, and back: bits, not roundings.
+void split_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, uint16_t* upper, uint16_t* lower,
+                int64_t dst_ld);
 void join(const uint16_t* upper, const uint16_t* lower, int64_t n, float* dst);
 void flush_stream();  // after the last `stream` of a thread
 

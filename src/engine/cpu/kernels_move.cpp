@@ -152,10 +152,26 @@ void Shrink(const float* src, int64_t n, void* dst, Dtype type, bool stream) {
   }
 }
 
-void Split(const float* src, int64_t n, uint16_t* upper, uint16_t* lower) {
+void SplitRows(const float* src, int64_t src_ld, int64_t rows, int64_t n, uint16_t* upper, uint16_t* lower,
+               int64_t dst_ld) {
   const DU32 du;
-  Shrink16(src, n, upper, false, [&](VF v) HWY_ATTR { return hn::BitCast(du, v); });
-  Shrink16(src, n, lower, false, [&](VF v) HWY_ATTR { return hn::ShiftLeft<16>(hn::BitCast(du, v)); });
+  for (int64_t r = 0; r < rows; ++r, src += src_ld, upper += dst_ld, lower += dst_ld) {
+    int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+    const hn::Repartition<uint16_t, DF> d16;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+    for (; i + 2 * lanes <= n; i += 2 * lanes) {
+      const auto a = hn::BitCast(d16, hn::LoadU(DF(), src + i));
+      const auto b = hn::BitCast(d16, hn::LoadU(DF(), src + i + lanes));
+      hn::StoreU(hn::ConcatOdd(d16, b, a), d16, upper + i);
+      hn::StoreU(hn::ConcatEven(d16, b, a), d16, lower + i);
+    }
+    if (i == n) continue;
+#endif
+    Shrink16(src + i, n - i, upper + i, false, [&](VF v) HWY_ATTR { return hn::BitCast(du, v); });
+    Shrink16(src + i, n - i, lower + i, false,
+             [&](VF v) HWY_ATTR { return hn::ShiftLeft<16>(hn::BitCast(du, v)); });
+  }
 }
 
 void Join(const uint16_t* upper, const uint16_t* lower, int64_t n, float* dst) {
@@ -299,7 +315,7 @@ namespace upweave::cpu {
 HWY_EXPORT(Expand);
 HWY_EXPORT(Shrink);
 HWY_EXPORT(ShrinkRows);
-HWY_EXPORT(Split);
+HWY_EXPORT(SplitRows);
 HWY_EXPORT(Join);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(TransposeStream);
@@ -321,8 +337,9 @@ void shrink_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void
                  Dtype type, bool stream) {
   HWY_DYNAMIC_DISPATCH(ShrinkRows)(src, src_ld, rows, n, dst, dst_ld, type, stream);
 }
-void split(const float* src, int64_t n, uint16_t* upper, uint16_t* lower) {
-  HWY_DYNAMIC_DISPATCH(Split)(src, n, upper, lower);
+void split_rows(const float* src, int64_t src_ld, int64_t rows, int64_t n, uint16_t* upper, uint16_t* lower,
+                int64_t dst_ld) {
+  HWY_DYNAMIC_DISPATCH(SplitRows)(src, src_ld, rows, n, upper, lower, dst_ld);
 }
 void join(const uint16_t* upper, const uint16_t* lower, int64_t n, float* dst) {
   HWY_DYNAMIC_DISPATCH(Join)(upper, lower, n, dst);

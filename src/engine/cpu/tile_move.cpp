@@ -27,7 +27,7 @@ void load_elements(const Memory& from, const Bases& bases, int64_t at, int64_t n
 void store_elements(const float* src, int64_t n, const Memory& to, const Bases& bases, int64_t at,
                     bool stream) {
   char* data = to.write(bases);
-  if (to.split()) return split(src, n, halves(data, at), halves(to.lower(bases), at));
+  if (to.split()) return split_rows(src, n, 1, n, halves(data, at), halves(to.lower(bases), at), n);
   shrink(src, n, data + at * size_of(to.type), to.type, stream);
 }
 
@@ -94,8 +94,8 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
           }
           transpose(from, ld, n, channels, stage, kStageWidth);
           if (to.split()) {
-            for (int64_t k = 0; k < channels; ++k)
-              store_elements(stage + k * kStageWidth, n, to, bases, at + k * voxels, stream);
+            split_rows(stage, kStageWidth, channels, n, halves(data, at), halves(to.lower(bases), at),
+                       voxels);
             continue;
           }
           shrink_rows(stage, kStageWidth, channels, n, data + at * size_of(to.type), voxels, to.type, stream);

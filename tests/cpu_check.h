@@ -43,8 +43,8 @@ struct Data {
 };
 
 // Input elements: normal; normal around 1e4; some of them NaN, infinite, subnormal or -0; +-1e4 and normal;
-// so small that results are subnormal.
-enum class Values { kNormal, kLargeMean, kSpecial, kExtreme, kSubnormal };
+// so small that results are subnormal; some positions so small, and others normal.
+enum class Values { kNormal, kLargeMean, kSpecial, kExtreme, kSubnormal, kSomeSubnormal };
 
 // Signed, not saturating; exact in the element type.
 inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype, Rng& rng, Values values) {
@@ -61,7 +61,8 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
       double v = normal(rng);
       if (is(node, "input") && values == Values::kLargeMean) v += 1e4;
       if (is(node, "input") && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
-      if (is(node, "input") && values == Values::kSubnormal) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
+      const bool small = values == Values::kSubnormal || (values == Values::kSomeSubnormal && i % 16 < 8);
+      if (is(node, "input") && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
       if (is(node, "input") && values == Values::kSpecial && rng() % 64 == 0) {
         static const double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0};
         v = kSpecial[rng() % 5];

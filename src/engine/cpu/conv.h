@@ -83,8 +83,7 @@ class ConvKernel {
 };
 
 // The best kernel that the machine has for tiles of `type`: kF32 (also for float16, converted by the caller
-// when it lays out the tile) or kBF16 (input_type() of the result says which tile it wants). bfloat16 dot
-// products take subnormal bfloat16 values, and sums below 2^-126, for zero.
+// when it lays out the tile) or kBF16 (input_type() of the result says which tile it wants).
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm,
                                              Precision precision = Precision::kStrict);
 

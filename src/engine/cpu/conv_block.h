@@ -38,6 +38,14 @@ const BlockOps& block_ops();  // of the best instruction set here
 
 // The same over pairs: rows and weights hold two bfloat16 values where the float would be, depth and offsets
 // count pairs. One product only. Null where the machine has no such dot product.
-const BlockOps* bf16_block_ops();
+//
+// Dot products take subnormal operands and subnormal sums for zero. Without them, two fused multiply-adds
+// serve each pair at half the speed, with the same bits for any sums that meet nothing subnormal.
+enum class Pairs { kDotProducts, kMultiplyAdds };
+const BlockOps* bf16_block_ops(Pairs pairs = Pairs::kDotProducts);
+
+// Whether one of `n` bfloat16 values, zeros apart, is smaller than the one whose bits are `least`. Only where
+// there are dot products.
+bool bf16_any_below(const uint16_t* data, int64_t n, uint16_t least);
 
 }  // namespace upweave::cpu

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -57,6 +58,24 @@ float DirectConv::element(const double* tap, int64_t group, int64_t k, int64_t c
   return std::bit_cast<float>(even | odd << 16);
 }
 
+namespace {
+
+// The least magnitude of inputs, as bfloat16, for which dot products with these weights flush nothing. x w is
+// a multiple of 2^(ex + ew - 14), where 2^ex and 2^ew are the powers of two in them; if all those are
+// multiples of 2^-126, so is every rounded sum. Subnormal weights serve no input.
+uint16_t least_input(const uint16_t* weights, int64_t n) {
+  uint16_t smallest = 0x7f80;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint16_t w = weights[i] & 0x7fff;
+    if (w != 0) smallest = std::min(smallest, w);
+  }
+  const int biased = smallest >> 7;
+  if (biased == 0) return 0x8000;
+  return static_cast<uint16_t>(std::max(1, 127 - 112 - (biased - 127)) << 7);
+}
+
+}  // namespace
+
 void DirectConv::pack(const double* kernel, void* packed, int threads) const {
   const Extents& size = shape_.kernel;
   const int64_t volume = size[0] * size[1] * size[2];
@@ -79,6 +98,25 @@ void DirectConv::pack(const double* kernel, void* packed, int threads) const {
       }
     });
   }
+  if (pair_ == 1) return;
+  const uint16_t least = least_input(static_cast<const uint16_t*>(packed), 2 * packed_floats_);
+  std::memcpy(static_cast<float*>(packed) + packed_floats_, &least, sizeof least);
+}
+
+const BlockOps& DirectConv::ops_for(const void* packed, const ConvInput& input, const Box& output) const {
+  if (pair_ == 1) return ops_;
+  uint16_t least;
+  std::memcpy(&least, static_cast<const float*>(packed) + packed_floats_, sizeof least);
+  const Box box = input_box(output);
+  const Extents &lo = input.box.lo, &extent = input.box.extent;
+  for (int64_t d = box.lo[0] - lo[0]; d < box.lo[0] - lo[0] + box.extent[0]; ++d) {
+    for (int64_t h = box.lo[1] - lo[1]; h < box.lo[1] - lo[1] + box.extent[1]; ++h) {
+      const int64_t first = ((d * extent[1] + h) * extent[2] + box.lo[2] - lo[2]) * input.ld;
+      if (bf16_any_below(static_cast<const uint16_t*>(input.data) + first, box.extent[2] * input.ld, least))
+        return *bf16_block_ops(Pairs::kMultiplyAdds);
+    }
+  }
+  return ops_;
 }
 
 void DirectConv::clear_padding(const ConvOutput& output) const {
@@ -92,15 +130,16 @@ void DirectConv::clear_padding(const ConvOutput& output) const {
 void DirectConv::compute(const void* packed, const ConvInput& input, const ConvOutput& output,
                          void* scratch) const {
   clear_padding(output);
+  const BlockOps& ops = ops_for(packed, input, output.box);
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     AxisRun run[3];
     if (phase_runs(geometry_, output.box, i, run)) {
-      compute_phase(packed, i, input, run, output.data, output_steps(output), scratch);
+      compute_phase(ops, packed, i, input, run, output.data, output_steps(output), scratch);
     }
   }
 }
 
-void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInput& input,
+void DirectConv::compute_phase(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
                                const AxisRun (&run)[3], float* output, const Extents& output_step,
                                void* scratch) const {
   const auto e = geometry_.phase(phase);
@@ -108,7 +147,7 @@ void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInpu
   Taps taps[3];
   // Along each axis, the outputs that have the same taps inside of the tensor.
   auto split = [&](auto& self, int axis) -> void {
-    if (axis == 3) return compute_part(packed, phase, input, part, taps, output, output_step, scratch);
+    if (axis == 3) return compute_part(ops, packed, phase, input, part, taps, output, output_step, scratch);
     AxisRun rest = run[axis];
     while (rest.count > 0) {
       const AxisPart next = next_part(geometry_.residues[axis][e[axis]], rest, shape_.in[axis]);
@@ -122,7 +161,7 @@ void DirectConv::compute_phase(const void* packed, int64_t phase, const ConvInpu
   split(split, 0);
 }
 
-void DirectConv::compute_part(const void* packed, int64_t phase, const ConvInput& input,
+void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
                               const AxisRun (&run)[3], const Taps (&taps)[3], float* output,
                               const Extents& output_step, void* scratch) const {
   const auto e = geometry_.phase(phase);
@@ -170,7 +209,7 @@ void DirectConv::compute_part(const void* packed, int64_t phase, const ConvInput
         if (++w == run[2].count) w = 0, ++h;
         if (h == run[1].count) h = 0, ++d;
       }
-      ops_.product[rows - 1](p);
+      ops.product[rows - 1](p);
       done += rows;
     }
     p.weights += this->taps(phase) * tap_floats;

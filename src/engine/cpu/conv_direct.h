@@ -2,7 +2,7 @@
 // Direct sums: each phase is a matrix product whose rows are output positions, whose columns are output
 // channels and whose inner dimension is taps x input channels. Nothing is gathered: a row is a pointer into
 // the input tile, and a tap is an offset that all rows share. bfloat16 tiles go the same way, two channels in
-// each element.
+// each element, by dot products where nothing subnormal can arise from a tile's values.
 #include <vector>
 
 #include "engine/cpu/conv_block.h"
@@ -20,7 +20,9 @@ class DirectConv final : public ConvKernel {
   int64_t channels_out() const override { return round_up(shape_.c_out, 16); }
   Extents granule() const override { return shape_.stride; }
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, {1, 1, 1}); }
-  size_t packed_bytes() const override { return static_cast<size_t>(packed_floats_) * sizeof(float); }
+  size_t packed_bytes() const override {
+    return static_cast<size_t>(packed_floats_ + (pair_ == 2 ? kLeastFloats : 0)) * sizeof(float);
+  }
   void pack(const double* kernel, void* packed, int threads) const override;
   size_t scratch_bytes() const override { return static_cast<size_t>(3 * max_taps_) * sizeof(int64_t); }
   void compute(const void* packed, const ConvInput& input, const ConvOutput& output,
@@ -31,7 +33,9 @@ class DirectConv final : public ConvKernel {
   // The outputs of one phase that `run` names, none of its counts 0. `output_step` are the floats between
   // neighbours of the output box on each axis. Channels beyond c_out are left alone.
   void compute_phase(const void* packed, int64_t phase, const ConvInput& input, const AxisRun (&run)[3],
-                     float* output, const Extents& output_step, void* scratch) const;
+                     float* output, const Extents& output_step, void* scratch) const {
+    compute_phase(ops_, packed, phase, input, run, output, output_step, scratch);
+  }
 
   // Sets the channels beyond c_out to zero.
   void clear_padding(const ConvOutput& output) const;
@@ -41,12 +45,18 @@ class DirectConv final : public ConvKernel {
   struct Taps {  // of an axis' residue: [first, end)
     size_t first, end;
   };
+  void compute_phase(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
+                     const AxisRun (&run)[3], float* output, const Extents& output_step, void* scratch) const;
   // The outputs of `run`, all of which read real inputs through `taps`.
-  void compute_part(const void* packed, int64_t phase, const ConvInput& input, const AxisRun (&run)[3],
-                    const Taps (&taps)[3], float* output, const Extents& output_step, void* scratch) const;
+  void compute_part(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
+                    const AxisRun (&run)[3], const Taps (&taps)[3], float* output, const Extents& output_step,
+                    void* scratch) const;
   float element(const double* tap, int64_t group, int64_t k, int64_t c, int64_t volume) const;
   template <class F>
   void for_panels(F&& body) const;
+  const BlockOps& ops_for(const void* packed, const ConvInput& input, const Box& output) const;
+
+  static constexpr int64_t kLeastFloats = 16;  // a line behind the weights: what inputs may go down to
 
   ConvShape shape_;
   ConvGeometry geometry_;

@@ -78,6 +78,11 @@ enum class Pooling : uint8_t { kMax, kMin, kAvg, kSum };
 // null) turns the maximum into the minimum where it is -1.
 void pool_tile(Pooling pooling, const float* x, const Extents& in, int64_t ld, const Extents& window,
                const Extents& stride, const float* sign, float* out, const Extents& extent);
+// The average of windows that follow each other, of rows that are normalized on the way: rms or layer norm
+// over `cols`. For windows of at most 16 lines of at most 16 positions.
+constexpr int64_t kNormPoolLines = 16;
+void norm_pool_tile(bool rms, const float* x, const Extents& in, int64_t ld, int64_t cols, double eps,
+                    const Extents& window, float* out, const Extents& extent);
 // out[k] = scale times all of rows[r][k*stride + e], e < window, combined: over rows first, then along the
 // window. Rows and out are padded to whole vectors.
 void pool_rows(Pooling pooling, const float* const* rows, int count, int64_t window, int64_t stride,

@@ -106,32 +106,6 @@ void SoftmaxRows(const float* x, int64_t ld, int64_t rows, int64_t cols, float* 
   }
 }
 
-// Sixteen rows at a time: their square roots and quotients share vectors.
-void RmsNormRows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out) {
-  const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const VF share = Splat(static_cast<float>(1.0 / static_cast<double>(cols))),
-           small = Splat(static_cast<float>(eps));
-  HWY_ALIGN float scale[HWY_MAX(kLane, HWY_MAX_BYTES / 4)] = {};
-  for (int64_t r = 0; r < rows; r += kLane, x += kLane * ld, out += kLane * ld) {
-    const int64_t n = HWY_MIN(kLane, rows - r);
-    for (int64_t k = 0; k < n; ++k) {
-      const auto square = [](VF v) HWY_ATTR { return hn::Mul(v, v); };
-      scale[k] = static_cast<float>(SumOf(x + k * ld, cols, hn::Zero(d), square));
-    }
-    for (int64_t k = 0; k < kLane; k += lanes) {
-      const VF root = hn::Sqrt(hn::MulAdd(hn::Load(d, scale + k), share, small));
-      hn::Store(hn::Div(Splat(1.0f), root), d, scale + k);
-    }
-    for (int64_t k = 0; k < n; ++k) {
-      const VF s = Splat(scale[k]);
-      float* to = out + k * ld;
-      Along(x + k * ld, 0, cols, hn::Zero(d),
-            [&](VF v, int64_t c) HWY_ATTR { hn::StoreU(hn::Mul(v, s), d, to + c); });
-    }
-  }
-}
-
 // Mean and squared differences of one row. The differences are taken from the rounded mean, and their own sum
 // corrects both results: exact to float32's rounding of the elements, whatever the mean.
 HWY_INLINE void Moments(const float* x, int64_t cols, double* mean, double* m2) {
@@ -157,52 +131,6 @@ void MomentsRows(const float* x, int64_t ld, int64_t rows, int64_t cols, double*
   for (int64_t r = 0; r < rows; ++r) Moments(x + r * ld, cols, mean + r, m2 + r);
 }
 
-// As Moments, sixteen rows at a time: they share vectors for quotients and roots. With c the rounded mean and
-// e = x - c: the mean is c + mean e, the variance mean e^2 - (mean e)^2.
-void LayerNormRows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out) {
-  const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const VF share = Splat(static_cast<float>(1.0 / static_cast<double>(cols))),
-           small = Splat(static_cast<float>(eps));
-  constexpr int64_t kRows = HWY_MAX(kLane, HWY_MAX_BYTES / 4);
-  HWY_ALIGN float center[kRows] = {}, scale[kRows] = {}, shift[kRows] = {};
-  for (int64_t r = 0; r < rows; r += kLane, x += kLane * ld, out += kLane * ld) {
-    const int64_t n = HWY_MIN(kLane, rows - r);
-    for (int64_t k = 0; k < n; ++k) center[k] = static_cast<float>(Sum(x + k * ld, cols));
-    for (int64_t k = 0; k < kLane; k += lanes)
-      hn::Store(hn::Mul(hn::Load(d, center + k), share), d, center + k);
-    for (int64_t k = 0; k < n; ++k) {
-      const VF c = Splat(center[k]);
-      double sum = 0, squares = 0;
-      for (int64_t b = 0; b < cols; b += kBlock) {
-        VF s = hn::Zero(d), q = hn::Zero(d);
-        Along(x + k * ld, b, HWY_MIN(b + kBlock, cols), c, [&](VF v, int64_t) HWY_ATTR {
-          const VF e = hn::Sub(v, c);
-          s = hn::Add(s, e);
-          q = hn::MulAdd(e, e, q);
-        });
-        sum += hn::GetLane(hn::SumOfLanes(d, s));
-        squares += hn::GetLane(hn::SumOfLanes(d, q));
-      }
-      shift[k] = static_cast<float>(sum);
-      scale[k] = static_cast<float>(squares);
-    }
-    for (int64_t k = 0; k < kLane; k += lanes) {
-      const VF mean = hn::Mul(hn::Load(d, shift + k), share);
-      const VF var = hn::NegMulAdd(mean, mean, hn::Mul(hn::Load(d, scale + k), share));
-      const VF inverse = hn::Div(Splat(1.0f), hn::Sqrt(hn::Add(var, small)));
-      hn::Store(inverse, d, scale + k);
-      hn::Store(hn::Mul(hn::Neg(mean), inverse), d, shift + k);
-    }
-    for (int64_t k = 0; k < n; ++k) {
-      const VF c = Splat(center[k]), s = Splat(scale[k]), rest = Splat(shift[k]);
-      float* to = out + k * ld;
-      Along(x + k * ld, 0, cols, hn::Zero(d),
-            [&](VF v, int64_t i) HWY_ATTR { hn::StoreU(hn::MulAdd(hn::Sub(v, c), s, rest), d, to + i); });
-    }
-  }
-}
-
 }  // namespace upweave::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -211,8 +139,6 @@ namespace upweave::cpu {
 
 HWY_EXPORT(FoldRows);
 HWY_EXPORT(SoftmaxRows);
-HWY_EXPORT(RmsNormRows);
-HWY_EXPORT(LayerNormRows);
 HWY_EXPORT(MomentsRows);
 
 void fold_rows(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols, float* out) {
@@ -220,12 +146,6 @@ void fold_rows(Fold fold, const float* x, int64_t ld, int64_t rows, int64_t cols
 }
 void softmax_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, float* out) {
   HWY_DYNAMIC_DISPATCH(SoftmaxRows)(x, ld, rows, cols, out);
-}
-void rms_norm_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out) {
-  HWY_DYNAMIC_DISPATCH(RmsNormRows)(x, ld, rows, cols, eps, out);
-}
-void layer_norm_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double eps, float* out) {
-  HWY_DYNAMIC_DISPATCH(LayerNormRows)(x, ld, rows, cols, eps, out);
 }
 void moments_rows(const float* x, int64_t ld, int64_t rows, int64_t cols, double* mean, double* m2) {
   HWY_DYNAMIC_DISPATCH(MomentsRows)(x, ld, rows, cols, mean, m2);

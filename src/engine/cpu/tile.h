@@ -45,6 +45,7 @@ struct Step {
     kLayerNorm,     // over channels
     kNormLast,      // over `trailing` positions, rms if `rms`
     kPool,          // out at a coarser level
+    kNormPool,      // the average pool of a norm over channels, rms if `rms`
     kMoments,       // out(stats) <- moments of x over space (channels first)
     kFoldSpace,     // out(vector) <- fold over space of x (channels first)
     kFactors,       // y, z, w <- center, scale, shift of normalize, from x (stats) or memory

@@ -40,6 +40,7 @@ class TileBuilder {
   void join_clamped_exp(Id exp);
   void join_scale(Id mul);
   bool add_pool(Id id);
+  bool join_norm(Id norm, const Step& pool);
   bool add_channel_op(Id id);
   bool add_norm_last(Id id);
   bool add_axis_fold(Id id);

@@ -188,8 +188,23 @@ bool TileBuilder::add_pool(Id id) {
   p_.levels.push_back(level);
   s.x = x;
   s.out = new_slot(Kind::kFull, static_cast<int>(p_.levels.size()) - 1);
-  steps_.push_back(s);
   slots_[static_cast<size_t>(id)] = s.out;
+  if (!join_norm(node.in[0], s)) steps_.push_back(s);
+  return true;
+}
+
+// A channel norm that only an average pool reads is done on the way into its windows.
+bool TileBuilder::join_norm(Id norm, const Step& pool) {
+  if (steps_.empty() || pool.pooling != Pooling::kAvg || pool.window != pool.stride) return false;
+  Step& last = steps_.back();
+  const bool rms = last.what == Step::What::kRmsNorm;
+  if ((!rms && last.what != Step::What::kLayerNorm) || last.out != pool.x || !read_once(graph_, norm))
+    return false;
+  if (pool.window[2] > kLane || pool.window[0] * pool.window[1] > kNormPoolLines) return false;
+  last.what = Step::What::kNormPool;
+  last.rms = rms;
+  last.window = pool.window;
+  last.out = pool.out;
   return true;
 }
 

@@ -353,6 +353,9 @@ class TileLaunch final : public Launch {
         return pool_tile(s.pooling, x, in, ld, s.window, s.stride, s.y >= 0 ? buffer(mine, s.y) : nullptr,
                          out, extent);
       }
+      case What::kNormPool:
+        return norm_pool_tile(s.rms, x, grid_.box_at(t, slot(s.x).level).extent, ld, p_.dims.c, s.eps,
+                              s.window, out, grid_.box_at(t, slot(s.out).level).extent);
       case What::kSoftmaxRows:
         return softmax_rows(x, ld, t.channels, t.positions, out);
       case What::kFoldSpace:

@@ -253,8 +253,8 @@ void Transpose(const float* src, int64_t src_ld, int64_t rows, int64_t cols, flo
     for (int64_t c = 0; c < cols16; c += 16)
       Transpose16x16<false>(src + r * src_ld + c, src_ld, dst + c * dst_ld + r, dst_ld);
   }
-  TransposeBy4(src + cols16, src_ld, rows16, cols - cols16, dst + cols16 * dst_ld, dst_ld);
-  TransposeBy4(src + rows16 * src_ld, src_ld, rows - rows16, cols, dst + rows16, dst_ld);
+  if (cols16 < cols) TransposeBy4(src + cols16, src_ld, rows16, cols - cols16, dst + cols16 * dst_ld, dst_ld);
+  if (rows16 < rows) TransposeBy4(src + rows16 * src_ld, src_ld, rows - rows16, cols, dst + rows16, dst_ld);
 #else
   TransposeBy4(src, src_ld, rows, cols, dst, dst_ld);
 #endif
@@ -279,6 +279,12 @@ bool TransposeStream(const float* src, int64_t src_ld, int64_t rows, int64_t col
 
 void ShrinkRows(const float* src, int64_t src_ld, int64_t rows, int64_t n, void* dst, int64_t dst_ld,
                 Dtype type, bool stream) {
+  const auto each = [&](auto convert) HWY_ATTR {
+    uint16_t* to = static_cast<uint16_t*>(dst);
+    for (int64_t r = 0; r < rows; ++r) Shrink16(src + r * src_ld, n, to + r * dst_ld, stream, convert);
+  };
+  if (type == Dtype::kF16) return each([](VF v) HWY_ATTR { return ToF16(v); });
+  if (type == Dtype::kBF16) return each([](VF v) HWY_ATTR { return ToBf16(v); });
   for (int64_t r = 0; r < rows; ++r) {
     Shrink(src + r * src_ld, n, static_cast<char*>(dst) + r * dst_ld * size_of(type), type, stream);
   }

@@ -51,7 +51,8 @@ HWY_INLINE void AddBlocks(const VF (&v)[4], float* sums) {
 #endif
 
 // Sums of x - center and of its square along each of sixteen rows of at most kBlock elements; rows from n on
-// repeat the last. A null `sums` asks for squares alone, a null `squares` for sums alone.
+// repeat the last. A null `center` is 0; a null `sums` asks for squares alone, a null `squares` for sums
+// alone.
 HWY_INLINE void SumBlock(const float* x, int64_t ld, int64_t n, int64_t cols, const float* center,
                          float* sums, float* squares) {
   const DF d;
@@ -67,21 +68,24 @@ HWY_INLINE void SumBlock(const float* x, int64_t ld, int64_t n, int64_t cols, co
     const float* row[kTogether];
     for (int i = 0; i < kTogether; ++i) {
       row[i] = x + HWY_MIN(k + i, n - 1) * ld;
-      c[i] = Splat(center[k + i]);
+      c[i] = center ? Splat(center[k + i]) : hn::Zero(d);
       s[i] = q[i] = hn::Zero(d);
     }
+    const auto from = [&](int i, int64_t at) HWY_ATTR {
+      const VF v = hn::LoadU(d, row[i] + at);
+      return center ? hn::Sub(v, c[i]) : v;
+    };
     const auto add = [&](int i, VF e) HWY_ATTR {
       if (sums) s[i] = hn::Add(s[i], e);
       if (squares) q[i] = hn::MulAdd(e, e, q[i]);
     };
     int64_t at = 0;
     for (; at + lanes <= cols; at += lanes) {
-      for (int i = 0; i < kTogether; ++i) add(i, hn::Sub(hn::LoadU(d, row[i] + at), c[i]));
+      for (int i = 0; i < kTogether; ++i) add(i, from(i, at));
     }
     if (at < cols) {
       const MF valid = hn::FirstN(d, static_cast<size_t>(cols - at));
-      for (int i = 0; i < kTogether; ++i)
-        add(i, hn::IfThenElseZero(valid, hn::Sub(hn::LoadU(d, row[i] + at), c[i])));
+      for (int i = 0; i < kTogether; ++i) add(i, hn::IfThenElseZero(valid, from(i, at)));
     }
 #if HWY_TARGET == HWY_SCALAR
     if (sums) sums[k] = hn::GetLane(s[0]);
@@ -129,7 +133,7 @@ struct Factors {
   HWY_INLINE void Rms(const float* x, int64_t ld, int64_t n, int64_t cols, double eps) {
     const DF d;
     const VF share = Splat(1.0f / static_cast<float>(cols)), small = Splat(static_cast<float>(eps));
-    SumRows(x, ld, n, cols, center, nullptr, scale);
+    SumRows(x, ld, n, cols, nullptr, nullptr, scale);
     for (int64_t k = 0; k < kLane; k += static_cast<int64_t>(hn::Lanes(d))) {
       const VF root = hn::Sqrt(hn::MulAdd(hn::Load(d, scale + k), share, small));
       hn::Store(hn::Div(Splat(1.0f), root), d, scale + k);
@@ -143,8 +147,7 @@ struct Factors {
     const DF d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), quarter = HWY_MIN(cols, padded((cols + 3) / 4));
     const VF share = Splat(1.0f / static_cast<float>(cols)), small = Splat(static_cast<float>(eps));
-    for (int64_t k = 0; k < kLane; k += lanes) hn::Store(hn::Zero(d), d, scale + k);
-    SumRows(x, ld, n, quarter, scale, center, nullptr);
+    SumRows(x, ld, n, quarter, nullptr, center, nullptr);
     for (int64_t k = 0; k < kLane; k += lanes)
       hn::Store(hn::Mul(hn::Load(d, center + k), Splat(1.0f / static_cast<float>(quarter))), d, center + k);
     SumRows(x, ld, n, cols, center, shift, scale);
@@ -183,21 +186,17 @@ void LayerNormRows(const float* x, int64_t ld, int64_t rows, int64_t cols, doubl
   NormRows<false>(x, ld, rows, cols, eps, out);
 }
 
-// The mean of the norms of a window's rows. Lines of `window[2]` rows begin at x + offsets[l]; f[l] are the
-// factors of sixteen rows each, of which the window's begin at `first`.
+// The mean of the norms of a window's rows. Lines of `width` rows begin at x + offsets[l]; f[l] are the
+// factors of sixteen rows each, of which the window's begin at `first`; `rest` is the sum of their shifts.
 template <bool kRms>
 HWY_INLINE void NormWindow(const float* x, int64_t ld, const int64_t* offsets, int64_t lines, int64_t width,
-                           const Factors* f, int64_t first, VF share, float* out) {
+                           const Factors* f, int64_t first, float rest, VF share, float* out) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  float rest = 0;
-  for (int64_t l = 0; !kRms && l < lines; ++l) {
-    for (int64_t j = 0; j < width; ++j) rest += f[l].shift[first + j];
-  }
   const auto some = [&](int64_t c, auto vectors) HWY_ATTR {
     constexpr int kVectors = decltype(vectors)::value;
     VF acc[kVectors];
-    for (int v = 0; v < kVectors; ++v) acc[v] = Splat(rest);
+    for (int v = 0; v < kVectors; ++v) acc[v] = hn::Zero(d);
     for (int64_t l = 0; l < lines; ++l) {
       const float* row = x + offsets[l] + c;
       for (int64_t j = first; j < first + width; ++j, row += ld) {
@@ -208,7 +207,8 @@ HWY_INLINE void NormWindow(const float* x, int64_t ld, const int64_t* offsets, i
         }
       }
     }
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(hn::Mul(acc[v], share), d, out + c + v * lanes);
+    for (int v = 0; v < kVectors; ++v)
+      hn::StoreU(hn::Mul(kRms ? acc[v] : hn::Add(acc[v], Splat(rest)), share), d, out + c + v * lanes);
   };
   int64_t c = 0;
   for (; c + 4 * lanes <= ld; c += 4 * lanes) some(c, std::integral_constant<int, 4>());
@@ -218,9 +218,12 @@ HWY_INLINE void NormWindow(const float* x, int64_t ld, const int64_t* offsets, i
 template <bool kRms>
 HWY_INLINE void NormPoolTile(const float* x, const Extents& in, int64_t ld, int64_t cols, double eps,
                              const Extents& window, float* out, const Extents& extent) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t lines = window[0] * window[1], wide = kLane / window[2];  // windows of one sixteen rows
   const VF share = Splat(1.0f / static_cast<float>(lines * window[2]));
   Factors f[kNormPoolLines];
+  HWY_ALIGN float shifts[kRows];
   int64_t offsets[kNormPoolLines];
   for (int64_t l = 0; l < lines; ++l) offsets[l] = (l / window[1] * in[1] + l % window[1]) * in[2] * ld;
   for (int64_t od = 0; od < extent[0]; ++od) {
@@ -233,9 +236,16 @@ HWY_INLINE void NormPoolTile(const float* x, const Extents& in, int64_t ld, int6
           kRms ? f[l].Rms(corner + offsets[l], ld, rows, cols, eps)
                : f[l].Layer(corner + offsets[l], ld, rows, cols, eps);
         }
+        for (int64_t k = 0; !kRms && k < kLane; k += lanes) {
+          VF sum = hn::Load(d, f[0].shift + k);
+          for (int64_t l = 1; l < lines; ++l) sum = hn::Add(sum, hn::Load(d, f[l].shift + k));
+          hn::Store(sum, d, shifts + k);
+        }
         for (int64_t w = 0; w < windows; ++w, out += ld) {
-          NormWindow<kRms>(corner + w * window[2] * ld, ld, offsets, lines, window[2], f, w * window[2],
-                           share, out);
+          const int64_t first = w * window[2];
+          float rest = 0;
+          for (int64_t j = first; !kRms && j < first + window[2]; ++j) rest += shifts[j];
+          NormWindow<kRms>(corner + first * ld, ld, offsets, lines, window[2], f, first, rest, share, out);
         }
       }
     }

@@ -5,7 +5,7 @@
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kStreamBytes = int64_t{4} << 20;  // larger results go past the caches
+constexpr int64_t kStreamBytes = int64_t{2} << 20;  // larger results go past the caches
 
 }  // namespace
 

@@ -67,6 +67,36 @@ void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_
   }
 }
 
+// Rows [first, end) of bfloat16 channels, columns [from, to), each pair of channels an element: they are
+// turned as pairs.
+void lay_pairs(const ConvStage& conv, const char* input, int64_t d, int64_t h, int64_t w, int64_t from,
+               int64_t to, int64_t first, int64_t end, char* dst, int64_t row_bytes, float* stage) {
+  static constexpr uint16_t kNone[kStageWidth] = {};
+  const int64_t ld = conv.kernel->channels_in();
+  const Dims& dims = conv.input.dims;
+  const uint16_t* data = reinterpret_cast<const uint16_t*>(input);
+  for (int64_t c = 0; c < dims.c; c += 2 * kLane) {
+    const int64_t channels = std::min(2 * kLane, dims.c - c), pairs = (channels + 1) / 2;
+    for (int64_t at = from; at < to; at += kStageWidth) {
+      const int64_t count = std::min(kStageWidth, to - at);
+      for (int64_t k = 0; k < pairs; ++k) {
+        for (int64_t r = first; r < end; ++r) {
+          const uint16_t* even =
+              data + (((c + 2 * k) * dims.space[0] + d) * dims.space[1] + h + r) * dims.space[2] + w + at;
+          const uint16_t* odd = 2 * k + 1 < channels ? even + dims.voxels() : kNone;
+          for (int64_t next = 2; next < 4; ++next)
+            prefetch(reinterpret_cast<const char*>(even + next * dims.voxels()), 2 * count);
+          join(odd, even, count, stage + (r * kLane + k) * kStageWidth);
+        }
+      }
+      for (int64_t r = first; r < end; ++r) {
+        transpose(stage + r * kStageFloats, kStageWidth, pairs, count,
+                  reinterpret_cast<float*>(dst + r * row_bytes) + (at * ld + c) / 2, ld / 2);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int64_t lay_scratch_floats(const ConvStage& conv) {
@@ -99,6 +129,10 @@ void lay_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t
   const char* data = conv.input.read(bases);
   const Dims& dims = conv.input.dims;
   const int64_t element = size_of(conv.input.type), at_h = box.lo[1] + h;
+  if (bf16 && !conv.pool) {  // and nothing else in front of the convolution
+    const char* sample = data + n * dims.c * dims.voxels() * element;
+    return lay_pairs(conv, sample, at_d, at_h, box.lo[2], from, to, first, end, dst, row_bytes, stage);
+  }
   for (int64_t c = 0; c < conv.in.c; c += kLane) {
     const int64_t channels = std::min(kLane, conv.in.c - c);
     for (int64_t w = from; w < to; w += kStageWidth) {

@@ -194,10 +194,8 @@ class TileLaunch final : public Launch {
         }
 #pragma omp barrier
         const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;
-        // Whoever is free takes the next one: cores are not equally fast all the time.
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < tiles; ++i) {
-          if (interrupted(watch)) continue;
+        const int64_t end = tiles * (me + 1) / team;
+        for (int64_t i = tiles * me / team; i < end && !interrupted(watch); ++i) {
           const Tile t = grid_.tile((n + i / a_sample) * grid_.per_sample + r * tiles_a_row + i % a_sample);
           const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
           const ConvOutput out{value(bases, t, mine, p_.conv->out), t.box, p_.ld_channels};

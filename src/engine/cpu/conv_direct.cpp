@@ -201,13 +201,20 @@ void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t p
     for (int64_t s = 0; s < segments; ++s)
       skips[s] = (order[s] - (s > 0 ? order[s - 1] + 1 : 0)) * tap_floats;
     int64_t d = 0, h = 0, w = 0;
+    const float* in = in0 + group * depth_;
+    float* out = output + group * columns_ + first;
     for (int64_t done = 0; done < positions;) {
       const int64_t rows = std::min<int64_t>(kBlockRows, positions - done);
       for (int64_t r = 0; r < rows; ++r) {
-        p.rows[r] = in0 + d * in_step[0] + h * in_step[1] + w * in_step[2] + group * depth_;
-        p.out[r] = output + d * out_step[0] + h * out_step[1] + w * out_step[2] + group * columns_ + first;
-        if (++w == run[2].count) w = 0, ++h;
-        if (h == run[1].count) h = 0, ++d;
+        p.rows[r] = in;
+        p.out[r] = out;
+        in += in_step[2];
+        out += out_step[2];
+        if (++w < run[2].count) continue;
+        w = 0;
+        if (++h == run[1].count) h = 0, ++d;
+        in = in0 + d * in_step[0] + h * in_step[1] + group * depth_;
+        out = output + d * out_step[0] + h * out_step[1] + group * columns_ + first;
       }
       ops.product[rows - 1](p);
       done += rows;

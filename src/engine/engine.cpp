@@ -21,7 +21,9 @@ void* Program::allocate(size_t bytes) const {
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* p = std::aligned_alloc(alignment, rounded ? rounded : alignment);
   if (!p) throw std::bad_alloc();
-  if (large) madvise(p, rounded, MADV_HUGEPAGE);  // advice: a refusal costs speed, not correctness
+  // Of a few huge pages, the last may be more than was asked for; of many, it stays small pages.
+  const size_t huge = bytes < 4 * kHugePage ? rounded : bytes / kHugePage * kHugePage;
+  if (large) madvise(p, huge, MADV_HUGEPAGE);  // advice: a refusal costs speed, not correctness
   return p;
 }
 

@@ -68,7 +68,8 @@ void run_portions(const Portions& portions, const std::vector<std::unique_ptr<La
 
 int64_t scratch_limit(int threads) {
   const int64_t bytes = limit_for_test;
-  return bytes > 0 ? bytes : kScratchBytes * threads;
+  constexpr int64_t kOther = int64_t{256} << 10;  // a thread's stack, and pages that are used in part
+  return bytes > 0 ? bytes : (kScratchBytes - kOther) * threads;
 }
 void set_scratch_limit_for_test(int64_t bytes) { limit_for_test = bytes; }
 

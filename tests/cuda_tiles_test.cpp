@@ -13,11 +13,12 @@ namespace {
 
 // The constants that kernels get, as variables.
 struct G {
-  static inline bool kBoxes;
+  static inline bool kBoxes, kByLine;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchW, kPlane, kLines, kWidth,
       kBatch;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
+    kByLine = t.by_line;
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
     kTilesAcross = t.tiles_across;

@@ -27,7 +27,7 @@ class Writer {
       if (id == f_.conv) continue;
       std::string& part = f_.behind_pool[id] && id != f_.pool ? text.window : text.point;
       if (id == f_.pool) {
-        text.state += fmt::format(
+        text.pool += fmt::format(
             "float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; "
             "++p)\n#pragma unroll\n"
             "for (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
@@ -60,20 +60,25 @@ class Writer {
   // Where this row's value lies in the output; rows outside read from place 0 and write nothing.
   std::string coordinates(bool behind) const {
     const auto& [d, h, w] = t_.axis;
+    // By line: the row's depth is the height, its height the sample.
+    const char* n = t_.by_line ? "row.jh" : "row.n";
     if (behind) {
+      const std::string place =
+          t_.by_line ? "od = 0, oh = ok ? row.jd : 0" : "od = ok ? row.jd : 0, oh = ok ? row.jh : 0";
       return fmt::format(
           "constexpr int PH = 1; (void)PH;\nconst bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < "
-          "{};\nconst int n = ok ? row.n : 0, od = ok ? row.jd : 0, oh = ok ? row.jh : 0, "
-          "ow0 = ok ? row.jw : 0;\n{}",
-          pooled_extent(0), pooled_extent(1), pooled_extent(2), at_text(1, f_.pool));
+          "{};\nconst int n = ok ? {} : 0, {}, ow0 = ok ? row.jw : 0;\n{}",
+          pooled_extent(t_.by_line ? 1 : 0), t_.by_line ? h.out : pooled_extent(1), pooled_extent(2), n,
+          place, at_text(1, f_.pool));
     }
+    const char* place = t_.by_line ? "od = 0, oh = ok ? rd : 0" : "od = ok ? rd : 0, oh = ok ? rh : 0";
     return fmt::format(
         "constexpr int PH = {};\nconst int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, "
         "rw = row.jw * {} + uw * {} + ew;\n"
-        "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? row.n : 0, od = ok ? "
-        "rd : 0, oh = ok ? rh : 0, ow0 = ok ? rw : 0;\n{}",
-        f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out,
-        at_text(f_.store_phases, f_.conv));
+        "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? {} : 0, {}, ow0 = ok ? "
+        "rw : 0;\n{}",
+        f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out, n,
+        place, at_text(f_.store_phases, f_.conv));
   }
 
   int64_t pooled_extent(size_t axis) const {
@@ -139,10 +144,11 @@ class Writer {
     std::string text = fmt::format(
         "__shared__ __align__(16) float all_columns[G::kThreads / 128][{}][G::kN];\n"
         "{}float (*columns)[G::kN] = all_columns[threadIdx.x / 128];\n"
-        "if (const int sample = min(row_of<G>(tile, 0, 0).n, G::kBatch - 1); {}) {{\n"
+        "if (const int sample = {}; {}) {{\n"
         "warpgroup_sync();\nfor (int j = threadIdx.x % 128; j < G::kN; j += 128) {{\n"
         "  const At at = At{{{{sample, min((int)blockIdx.y * G::kN + j, G::kCOut - 1), 0, 0, 0}}}};\n",
         constants_.size(), f_.pool != kNone ? "volatile " : "",
+        t_.by_line ? "0" : "min(row_of<G>(tile, 0, 0).n, G::kBatch - 1)",
         t_.held ? "columns_of != sample && (columns_of = sample, true)" : "true");
     for (size_t k = 0; k < constants_.size(); ++k)
       text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
@@ -324,18 +330,46 @@ class Writer {
                                   ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
                               : flip(id).empty() ? ""
                                                  : " * flip";
-    return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
-                       kColumns, flip(id), scale);
+    if (!t_.pool_in_memory) {
+      return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
+                         kColumns, flip(id), scale);
+    }
+    // What the classes before left is where the result will be; the last class takes the scale or the sign.
+    const std::string join = is(l_.graph[id], "avg_pool")   ? "add2"
+                             : is(l_.graph[id], "max_pool") ? "max_nan"
+                                                            : "min_nan";
+    return fmt::format(
+        "float y{0}[1][G::kN / 4];\nif (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], "
+        "load<{5}>({6}, {7})); }} }}\n{2}{{ {8}y{0}[0][i] = pool[p][r][i]; if (group == {9}) y{0}[0][i] = "
+        "y{0}[0][i]{10}; }}\n",
+        id, store_base(id), kColumns, column_exists(), join, l_.source.type(id), l_.source.address(id),
+        store_at(id), flip(id), t_.phases.size() - 1, scale);
+  }
+
+  int64_t voxels_of(Id id) const {
+    const Shape& shape = l_.graph[id].shape;
+    return count(shape) / (shape[0] * shape[1]);
+  }
+  // Where value `id` of the row lies: of column i, store_at from what store_base declares.
+  std::string voxel_at(Id id) const {
+    const Shape& shape = l_.graph[id].shape;
+    const int64_t height = spatial_rank(shape) > 1 ? shape[shape.size() - 2] : 1;
+    return fmt::format("((i64)od * {} + oh) * {} + ow0", height, shape.back());
+  }
+  std::string store_base(Id id) const {
+    return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels_of(id),
+                       voxel_at(id));
+  }
+  std::string store_at(Id id) const {
+    return fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels_of(id));
+  }
+  std::string column_exists() const {
+    return padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
   }
 
   std::string store(Id id) const {
-    const Shape& shape = l_.graph[id].shape;
-    int64_t voxels = 1;
-    for (size_t a = 2; a < shape.size(); ++a) voxels *= shape[a];
-    const size_t spatial = spatial_rank(shape);
-    const int64_t width = shape.back(), height = spatial > 1 ? shape[shape.size() - 2] : 1;
-    const std::string type = l_.source.type(id), to = l_.source.address(id);
-    const std::string place = fmt::format("((i64)od * {} + oh) * {} + ow0", height, width);
+    const int64_t width = l_.graph[id].shape.back(), voxels = voxels_of(id);
+    const std::string type = l_.source.type(id), to = l_.source.address(id), place = voxel_at(id);
     const int ph = phases(id);
     if (f_.scalar[id]) {
       return fmt::format(
@@ -343,10 +377,7 @@ class Writer {
           "y{}[ph]); }}\n",
           kEach, width, type, to, voxels, place, id);
     }
-    const std::string check = padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
-    const std::string base =
-        fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels, place);
-    const std::string at = fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels);
+    const std::string check = column_exists(), base = store_base(id), at = store_at(id);
     if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
       return fmt::format("if (ok) {{ {}{}{}store_row<{}>({}, {}, y{}, i); }}\n", base, kColumns, check, type,
                          to, at, id);
@@ -416,7 +447,8 @@ class Writer {
   std::string reduction_flush(Id id) {
     const Node& node = l_.graph[id];
     l_.keep(id);
-    const int64_t at = l_.reserve(int64_t{t_.tiles} * t_.parts() * t_.column_blocks * t_.n * 12);
+    const int64_t at = l_.reserve(t_.partials() * t_.column_blocks * t_.n * 12);
+    const char* tile = t_.by_line ? "blockIdx.x" : "tile";  // by line a block's tiles have one part together
     partial_at[id] = at;
     const char* kind = is(node, "moments")         ? "JoinMoments"
                        : is(node, "softmax_stats") ? "JoinExp"
@@ -425,15 +457,15 @@ class Writer {
                                                    : "JoinSum";
     if (moments_of_sums(id)) {
       return fmt::format(
-          "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, tile, owner));\n"
+          "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner));\n"
           "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
-          "tile, o));\n",
-          id, at);
+          "{2}, o));\n",
+          id, at, tile);
     }
     return fmt::format(
-        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, tile, owner));\n"
-        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, tile, o));\n",
-        id, kind, at);
+        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"
+        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, o));\n",
+        id, kind, at, tile);
   }
 
   Lowering& l_;

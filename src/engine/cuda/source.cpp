@@ -211,7 +211,7 @@ std::string Source::functions() const {
   for (Id id = 0; id < graph_.size(); ++id) {
     const Location::Kind kind = places[id].kind;
     if (weights_[id] || kind == Location::Kind::kNone || kind == Location::Kind::kInline ||
-        kind == Location::Kind::kOutput)
+        id == graph_.output)
       continue;
     text += fmt::format(
         "DEVICE float v{}(const Args& a, const At& i) {{ return load<{}>({}, {}::offset(i)); }}\n", id,

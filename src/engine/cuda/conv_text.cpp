@@ -179,6 +179,11 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   if (t.by_line) {
     text += ints(g + "_shifts", "int", {t.line_shift.begin(), t.line_shift.end()}) +
             ints(g + "_order", "int", {t.line_order.begin(), t.line_order.end()});
+    std::vector<int64_t> offsets;  // of every line's taps and variants
+    for (int step = 0; step < t.group_begin[1]; ++step) {
+      for (const int row : t.steps[step].row_offset) offsets.push_back(int64_t{row} * t.row_bytes());
+    }
+    text += ints(g + "_offsets", "int", offsets);
   }
   if (t.held) {
     std::vector<int64_t> slabs, groups;

@@ -35,10 +35,14 @@ class Writer {
             is(l_.graph[id], "avg_pool")   ? "0.f"
             : is(l_.graph[id], "max_pool") ? "-kInf"
                                            : "kInf");
-        text.point += pool_update(id);
+        if (pools_sums(id))
+          text.row += pool_row(id);
+        else
+          text.point += pool_update(id);
         text.window += coordinates(true) + pool_result(id);
       } else if (moments_of_sums(id)) {
-        text.state += fmt::format("Moments<G> w{0}; w{0}.clear();\n", id);
+        text.state +=
+            fmt::format("{1}<G> w{0}; w{0}.clear();\n", id, t_.by_line ? "RunningMoments" : "Moments");
         text.sums += moments_update(id);
         text.finish += reduction_flush(id);
       } else if (f_.reduction[id]) {
@@ -324,12 +328,23 @@ class Writer {
     return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach,
                        kColumns, flip(id), join, flip(id).empty() ? "" : "flip * ", node.in[0]);
   }
+  // By line: a pool right behind the convolution, of sums with the scale still in.
+  bool pools_sums(Id id) const { return t_.by_line && l_.graph[id].in[0] == f_.conv; }
+  std::string pool_row(Id id) const {
+    const Node& node = l_.graph[id];
+    const char* join = is(node, "avg_pool") ? "add2" : is(node, "max_pool") ? "max_nan" : "min_nan";
+    return fmt::format(
+        "{}{{ {}_Pragma(\"unroll\") for (int s = 0; s < G::kSums; ++s) pool[0][r][i] = {}(pool[0][r][i], "
+        "{}sum[0][s][i / 2 * 4 + r * 2 + i % 2]); }}\n",
+        kColumns, flip(id), join, flip(id).empty() ? "" : "flip * ");
+  }
   std::string pool_result(Id id) const {
     const auto& [d, h, w] = t_.axis;
-    const std::string scale = is(l_.graph[id], "avg_pool")
-                                  ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
-                              : flip(id).empty() ? ""
-                                                 : " * flip";
+    const std::string scale =
+        (is(l_.graph[id], "avg_pool") ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
+         : flip(id).empty()           ? ""
+                                      : " * flip") +
+        (pools_sums(id) ? " * down" : "");
     if (!t_.pool_in_memory) {
       return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
                          kColumns, flip(id), scale);
@@ -339,9 +354,9 @@ class Writer {
                              : is(l_.graph[id], "max_pool") ? "max_nan"
                                                             : "min_nan";
     return fmt::format(
-        "float y{0}[1][G::kN / 4];\nif (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], "
-        "load<{5}>({6}, {7})); }} }}\n{2}{{ {8}y{0}[0][i] = pool[p][r][i]; if (group == {9}) y{0}[0][i] = "
-        "y{0}[0][i]{10}; }}\n",
+        "if (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], "
+        "load<{5}>({6}, {7})); }} }}\nif (group == {9}) {{ {2}{{ {8}pool[p][r][i] = "
+        "pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n{2}y{0}[0][i] = pool[p][r][i];\n",
         id, store_base(id), kColumns, column_exists(), join, l_.source.type(id), l_.source.address(id),
         store_at(id), flip(id), t_.phases.size() - 1, scale);
   }
@@ -356,11 +371,18 @@ class Writer {
     const int64_t height = spatial_rank(shape) > 1 ? shape[shape.size() - 2] : 1;
     return fmt::format("((i64)od * {} + oh) * {} + ow0", height, shape.back());
   }
+  bool blocked(Id id) const { return l_.source.places[id].blocked; }
   std::string store_base(Id id) const {
+    if (blocked(id)) {
+      return fmt::format(
+          "const i64 base = (((i64)n * {0} + blockIdx.y * (G::kN / 16)) * {1}ll + {2}) * 16 + 2 * t;\n",
+          t_.c_out / 16, voxels_of(id), voxel_at(id));
+    }
     return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels_of(id),
                        voxel_at(id));
   }
   std::string store_at(Id id) const {
+    if (blocked(id)) return fmt::format("base + i / 4 * {}ll + i / 2 % 2 * 8 + i % 2", voxels_of(id) * 16);
     return fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels_of(id));
   }
   std::string column_exists() const {
@@ -378,6 +400,12 @@ class Writer {
           kEach, width, type, to, voxels, place, id);
     }
     const std::string check = column_exists(), base = store_base(id), at = store_at(id);
+    if (blocked(id)) {
+      return fmt::format(
+          "if (ok) {{ {0}_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; i += 2) *(float2*)((float*){1} + "
+          "{2}) = make_float2(y{3}[0][i], y{3}[0][i + 1]); }}\n",
+          base, to, at, id);
+    }
     if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
       return fmt::format("if (ok) {{ {}{}{}store_row<{}>({}, {}, y{}, i); }}\n", base, kColumns, check, type,
                          to, at, id);
@@ -406,6 +434,13 @@ class Writer {
     return f_.reduction[id] && is(l_.graph[id], "moments") && l_.graph[id].in[0] == f_.conv;
   }
   std::string moments_update(Id id) const {
+    if (t_.by_line) {
+      return fmt::format(
+          "{{ bool real[G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
+          "for (int r = 0; r < 2; ++r) {{\nconst Row& row = rows[0][r]; const int ud = 0, uh = 0, uw = "
+          "s;\n{}real[s][r] = ok; }}\nw{}.update(sum[0], real, scratch); }}\n",
+          coordinates(false), id);
+    }
     return fmt::format(
         "{{ float weight[{0}][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma "
         "unroll\n"

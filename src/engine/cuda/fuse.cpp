@@ -221,7 +221,15 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
   if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
 
-  for (const Id id : fusion.stores) l.keep(id);
+  for (const Id id : fusion.stores) {
+    l.keep(id);
+    // Values behind a pool only, for others are stored phase beside phase.
+    Location& place = l.source.places[id];
+    const bool floats = !place.element || l.options.dtype == Dtype::kF32;
+    if (tiles.by_line && floats && id != l.graph.output && !fusion.scalar[id] &&
+        tiles.n * tiles.column_blocks == tiles.c_out)
+      place.blocked = norm_reads_blocks(l, id);
+  }
   const EpilogueText e = epilogue(l, fusion, tiles);
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
   const auto count = static_cast<unsigned>(tiles.tiles), columns = static_cast<unsigned>(tiles.column_blocks);

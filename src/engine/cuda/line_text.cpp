@@ -19,17 +19,15 @@ std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::s
   const std::string window =
       e.window.empty() ? "" : "    const int p = 0; const Row& row = rows[p][r];\n" + e.window;
   std::string before, behind, points;
-  if (t.pool_in_memory) {  // one row after the other, to its end: registers for one
-    points = fmt::format(
-        "#pragma unroll\n    for (int r = 0; r < 2; ++r) {{\n{}#pragma unroll\n    for (int s = 0; s < "
-        "G::kSums; ++s) {{\n{}    }}\n{}    }}\n",
-        e.pool, point, window);
-  } else {
+  const std::string row =
+      e.row.empty()
+          ? fmt::format("#pragma unroll\n    for (int s = 0; s < G::kSums; ++s) {{\n{}    }}\n", point)
+          : e.row;
+  // Where the pool's values are in memory, one row after the other goes to its end: registers for one.
+  points = fmt::format("#pragma unroll\n    for (int r = 0; r < 2; ++r) {{\n{}{}{}    }}\n",
+                       t.pool_in_memory ? e.pool : "", row, t.pool_in_memory ? window : "");
+  if (!t.pool_in_memory) {
     before = e.pool;
-    points = fmt::format(
-        "#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n    for (int r = 0; r < 2; "
-        "++r) {{\n{}    }}\n",
-        point);
     if (!window.empty())
       behind = fmt::format("  {{\n{}#pragma unroll\n  for (int r = 0; r < 2; ++r) {{\n{}  }}\n  }}\n", rows,
                            window);
@@ -70,13 +68,15 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   for (int step = 0; step < t.group_begin[1]; ++step) {
     for (const int row : t.steps[step].row_offset) offsets.push_back(row * t.row_bytes());
   }
-  const std::string products = fmt::format(
-      "    pipe.products<{1}>(sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts, "
-      "{{{2}}});\n",
-      g, t.group_begin[1], fmt::join(offsets, ", "));
+  const std::string lines =
+      fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
+  const std::string products = t.input_lo || t.weights_lo
+                                   ? fmt::format("    pipe.split_products({}, {}_offsets);\n", lines, g)
+                                   : fmt::format("    pipe.products<{}>({}, {{{}}});\n", t.group_begin[1],
+                                                 lines, fmt::join(offsets, ", "));
   s += fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
-      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n    if (threadIdx.x == G::kThreads) "
+      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<32>();\n    if (threadIdx.x == G::kThreads) "
       "Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order);\n  }} else {{\n"
       "  take_registers<240>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n"

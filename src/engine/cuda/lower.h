@@ -91,6 +91,9 @@ void lower_alone(Lowering& l, Id id, bool packing = false);
 // A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that
 // alone reads them, in one sweep. Returns that normalize, or kNone if nothing was done.
 Id lower_norm(Lowering& l, Id id);
+// Whether value `id`, when it is stored, is read by such a norm alone, which then can read blocks of
+// channels.
+bool norm_reads_blocks(const Lowering& l, Id id);
 // Whether a kernel of its own is needed, or its readers can compute it in place.
 bool must_store(const Lowering& l, Id id);
 // A convolution with all that it can take of its pass; false (and `why`) if it must go the general way.

@@ -15,22 +15,26 @@ bool one_a_channel(const Lowering& l, Id id, const Shape& shape) {
   return l.weights[id] && std::all_of(strides.begin() + 2, strides.end(), [](int64_t s) { return s == 0; });
 }
 
-// Value `id` at voxel j of channel `at` by flat addresses, if it is in memory or made of such a value by
-// functions of the value and its channel alone; else empty.
-std::string flat_value(const Lowering& l, Id id) {
+// `leaf`, the value `from` at some voxel of channel `at`, and what is made of it up to value `id` by
+// functions of the value and its channel alone; empty if there are others on the way.
+std::string flat_value(const Lowering& l, Id id, Id from, const std::string& leaf) {
   const Node& node = l.graph[id];
-  if (l.stored(id)) {
-    const int64_t voxels = count(node.shape) / (node.shape[0] * node.shape[1]);
-    return fmt::format("load<{}>({}, ((i64)at.x[0] * {} + at.x[1]) * {} + j)", l.source.type(id),
-                       l.source.address(id), node.shape[1], voxels);
-  }
-  if (!is_pointwise(node) || l.graph[node.in[0]].shape != node.shape) return "";
+  if (id == from) return leaf;
+  if (l.weights[id] || !is_pointwise(node) || l.graph[node.in[0]].shape != node.shape) return "";
   for (size_t s = 1; s < node.in.size(); ++s) {
     const bool statistics = s == 1 && (is(node, "normalize") || is(node, "softmax_apply"));
     if (!statistics && !one_a_channel(l, node.in[s], node.shape)) return "";
   }
-  const std::string x = flat_value(l, node.in[0]);
+  const std::string x = flat_value(l, node.in[0], from, leaf);
   return x.empty() ? "" : l.source.pointwise(node, x, "at");
+}
+// The value in memory that `id` is made of, first operands followed; kNone if there is none.
+Id stored_source(const Lowering& l, Id id) {
+  while (!l.stored(id)) {
+    if (l.weights[id] || !is_pointwise(l.graph[id])) return kNone;
+    id = l.graph[id].in[0];
+  }
+  return id;
 }
 
 // The normalize that alone reads moments `id` of the value it normalises, or kNone.
@@ -45,62 +49,140 @@ Id reader_of(const Lowering& l, Id id) {
   return norm;
 }
 
+// How a block's threads share a set.
+struct Shares {
+  int64_t groups, channels, voxels;           // sets of a sample; channels and voxels of a set
+  int64_t lanes, per_channel, each, threads;  // lanes: neighbours that share a voxel; of each, voxels apart
+  bool fits = false;
+};
+// A channel's voxels go to neighbouring threads, so that what depends on the channel alone is computed once a
+// thread; of a blocked value a thread takes four channels. About twenty numbers a thread pay for the two
+// joins over the block.
+Shares share_set(const Lowering& l, const Node& moments, bool blocked) {
+  const Shape& in = l.graph[moments.in[0]].shape;
+  const NormSets sets = norm_sets(moments, in);
+  Shares s;
+  s.groups = sets.kind == NormSets::Kind::kGroup ? sets.groups : in[1];
+  s.channels = in[1] / s.groups;
+  s.voxels = count(in) / (in[0] * in[1]);
+  s.lanes = blocked ? s.channels / 4 : s.channels;
+  if (s.channels > 1024 || (blocked && s.channels % 16 != 0)) return s;
+  const int64_t wanted = blocked ? 5 : 20;
+  s.per_channel = std::clamp<int64_t>((s.voxels + wanted - 1) / wanted, 1, 1024 / s.lanes);
+  if (s.per_channel >= 8 && s.per_channel % 8 != 0 && (s.per_channel / 8 + 1) * 8 * s.lanes <= 1024)
+    s.per_channel = (s.per_channel / 8 + 1) * 8;  // whole sectors
+  s.each = (s.voxels + s.per_channel - 1) / s.per_channel;
+  s.threads = (s.lanes * s.per_channel + 31) / 32 * 32;
+  s.fits = s.each <= (blocked ? 6 : 24);
+  return s;
+}
+
+bool parameters_flat(const Lowering& l, const Node& normalize) {
+  return one_a_channel(l, normalize.in[2], normalize.shape) &&
+         one_a_channel(l, normalize.in[3], normalize.shape);
+}
+
 }  // namespace
+
+// A norm's block holds its whole set before it writes: the set may lie where the result will, in another
+// order.
+bool norm_reads_blocks(const Lowering& l, Id from) {
+  if (l.graph[from].shape[1] % 16 != 0) return false;
+  for (Id id = 0; id < l.graph.size(); ++id) {
+    const Node& node = l.graph[id];
+    if (!is(node, "moments") || node.attrs.word("axes") == "batch" || reader_of(l, id) == kNone) continue;
+    if (!parameters_flat(l, l.graph[reader_of(l, id)]) || !share_set(l, node, true).fits) continue;
+    // From the norm's operand down to `from`, nobody else may read.
+    Id at = node.in[0];
+    size_t readers = 2;
+    while (at != kNone && at != from) {
+      if (l.weights[at] || l.stored(at) || !is_pointwise(l.graph[at])) break;
+      size_t found = 0;
+      for (const Node& other : l.graph.nodes) found += std::ranges::count(other.in, at);
+      if (found != readers) break;
+      readers = 1;
+      at = l.graph[at].in[0];
+    }
+    size_t found = 0;
+    for (const Node& other : l.graph.nodes) found += std::ranges::count(other.in, from);
+    if (at != from || found != readers || at == l.graph.output) continue;
+    bool flat = true;
+    for (Id x = node.in[0]; x != from; x = l.graph[x].in[0]) {
+      for (size_t s = 1; s < l.graph[x].in.size(); ++s) {
+        const bool statistics = s == 1 && is(l.graph[x], "normalize");
+        flat = flat && (statistics || one_a_channel(l, l.graph[x].in[s], l.graph[x].shape));
+      }
+    }
+    if (flat) return true;
+  }
+  return false;
+}
 
 Id lower_norm(Lowering& l, Id id) {
   const Node& node = l.graph[id];
   if (!is(node, "moments") || node.attrs.word("axes") == "batch") return kNone;
   const Id norm = reader_of(l, id);
-  if (norm == kNone) return kNone;
+  if (norm == kNone || !parameters_flat(l, l.graph[norm])) return kNone;
   const Node& normalize = l.graph[norm];
   const Shape& in = l.graph[node.in[0]].shape;
-  const NormSets sets = norm_sets(node, in);
-  const int64_t groups = sets.kind == NormSets::Kind::kGroup ? sets.groups : in[1], channels = in[1] / groups,
-                voxels = count(in) / (in[0] * in[1]);
-  if (channels > 1024) return kNone;
-  // A channel's voxels go to neighbouring threads, so that what depends on the channel alone is computed once
-  // a thread. About twenty voxels a thread pay for the two joins over the block.
-  int64_t per_channel = std::clamp<int64_t>((voxels + 19) / 20, 1, 1024 / channels);
-  if (per_channel >= 8 && per_channel % 8 != 0 && (per_channel / 8 + 1) * 8 * channels <= 1024)
-    per_channel = (per_channel / 8 + 1) * 8;  // whole sectors
-  const int64_t each = (voxels + per_channel - 1) / per_channel, full = voxels / per_channel;
-  const int64_t threads = (channels * per_channel + 31) / 32 * 32;
-  if (each > 24) return kNone;
-  std::string value = flat_value(l, node.in[0]);
+  const Id from = stored_source(l, node.in[0]);
+  const bool blocked = from != kNone && l.source.places[from].blocked;
+  const Shares s = share_set(l, node, blocked);
+  if (!s.fits) return kNone;
+  const int64_t width = blocked ? 4 : 1;  // channels of a thread
+  std::string value;
+  if (from != kNone) {
+    const std::string leaf = blocked
+                                 ? "x[e]"
+                                 : fmt::format("load<{}>({}, ((i64)at.x[0] * {} + at.x[1]) * {} + j)",
+                                               l.source.type(from), l.source.address(from), in[1], s.voxels);
+    value = flat_value(l, node.in[0], from, leaf);
+  }
   if (value.empty()) {
+    if (blocked) throw fail(Status::kInternal, "a norm cannot read blocks of channels");
     Shape space = in;
     space[0] = space[1] = 1;
     value = fmt::format("[&] {{ At i = {}::at(j); i.x[0] = at.x[0]; i.x[1] = at.x[1]; return {}; }}()",
                         dims(space), l.source.operand(node.in[0], in, "i"));
   }
-  if ((normalize.in[2] != kNone && !one_a_channel(l, normalize.in[2], in)) ||
-      (normalize.in[3] != kNone && !one_a_channel(l, normalize.in[3], in)))
-    return kNone;
   l.keep(norm);
-  auto parameter = [&](size_t s, const char* none) {
-    return normalize.in[s] == kNone ? none : l.source.operand(normalize.in[s], in, "at");
+  auto parameter = [&](size_t at, const char* none) {
+    return normalize.in[at] == kNone ? none : l.source.operand(normalize.in[at], in, "at");
   };
-  const std::string guard =
-      threads == channels * per_channel ? "" : "c < " + std::to_string(channels) + " && ";
+  // Thread: voxels first, first + per_channel, ... of `width` channels from c.
+  const std::string who =
+      blocked ? fmt::format(
+                    "const int part = threadIdx.x / {0}, first = threadIdx.x / 4 % {1}, c = part * 16 + "
+                    "threadIdx.x % 4 * 4;\n",
+                    4 * s.per_channel, s.per_channel)
+              : fmt::format("const int c = threadIdx.x / {0}, first = threadIdx.x % {0};\n", s.per_channel);
+  const std::string guard = s.threads == s.lanes * s.per_channel ? "" : fmt::format("c < {} && ", s.channels);
+  const std::string load = blocked ? fmt::format(
+                                         "float x[4]; *(float4*)x = ((const float4*)({} + (i64)blockIdx.x * "
+                                         "{}))[(c / 16 * {} + j) * 4 "
+                                         "+ c % 16 / 4];\n",
+                                         l.source.address(from), s.channels * s.voxels * 4, s.voxels)
+                                   : "";
   const std::string text = fmt::format(
-      "const int c = threadIdx.x / {0}, first = threadIdx.x % {0};\n"
-      "const At at = At{{{{(int)blockIdx.x / {1}, (int)blockIdx.x % {1} * {2} + min(c, {2} - 1), 0, 0, "
+      "{0}const At at0 = At{{{{(int)blockIdx.x / {1}, (int)blockIdx.x % {1} * {2} + min(c, {2} - {3}), 0, 0, "
       "0}}}};\n"
-      "auto there = [&](int k) {{ return {3}(k < {4} || first + k * {0} < {5}); }};\n"
-      "float v[{6}];\n"
-      "#pragma unroll\nfor (int k = 0; k < {6}; ++k) {{ const int j = first + k * {0}; v[k] = there(k) ? {7} "
-      ": "
-      "0.f; }}\n"
-      "float m, q; block_moments<{6}, {4}>(v, there, {14}., m, q);\n"
-      "const float r = inv_sqrt(q + {8}), w = {9}, b = {10};\n"
-      "{11}* out = ({11}*){12} + ((i64)at.x[0] * {13} + at.x[1]) * {5};\n"
-      "#pragma unroll\nfor (int k = 0; k < {6}; ++k) if (there(k)) from_float((v[k] - m) * r * w + b, "
-      "out[first "
-      "+ k * {0}]);\n",
-      per_channel, groups, channels, guard, full, voxels, each, value, number(norm_eps(normalize)),
-      parameter(2, "1.f"), parameter(3, "0.f"), l.source.type(norm), l.source.address(norm), in[1],
-      channels * voxels);
-  l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(threads));
+      "auto there = [&](int k) {{ return {4}(k < {5} || first + k * {6} < {7}); }};\n"
+      "float v[{8}][{3}];\n#pragma unroll\nfor (int k = 0; k < {8}; ++k) {{\nconst int j = first + k * {6};\n"
+      "#pragma unroll\nfor (int e = 0; e < {3}; ++e) v[k][e] = 0.f;\nif (there(k)) {{\n{9}"
+      "#pragma unroll\nfor (int e = 0; e < {3}; ++e) {{ At at = at0; at.x[1] += e; v[k][e] = {10}; "
+      "}}\n}}\n}}\n"
+      "float m, q; block_moments<{5}>(v, there, {11}., m, q);\nconst float r = inv_sqrt(q + {12});\n"
+      "float w[{3}], b[{3}];\n#pragma unroll\nfor (int e = 0; e < {3}; ++e) {{ At at = at0; at.x[1] += e; "
+      "w[e] = "
+      "{13}; b[e] = {14}; }}\n"
+      "{15}* out = ({15}*){16} + ((i64)at0.x[0] * {17} + at0.x[1]) * {7};\n"
+      "#pragma unroll\nfor (int k = 0; k < {8}; ++k) if (there(k)) {{\n#pragma unroll\nfor (int e = 0; e < "
+      "{3}; "
+      "++e) from_float((v[k][e] - m) * r * w[e] + b[e], out[e * {7} + first + k * {6}]); }}\n",
+      who, s.groups, s.channels, width, guard, s.voxels / s.per_channel, s.per_channel, s.voxels, s.each,
+      load, value, s.channels * s.voxels, number(norm_eps(normalize)), parameter(2, "1.f"),
+      parameter(3, "0.f"), l.source.type(norm), l.source.address(norm), in[1]);
+  l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(s.threads));
   note_work(l, norm);
   return norm;
 }

@@ -63,28 +63,29 @@ template <class Op, class F> DEVICE typename Op::T block_reduce(i64 n, F f) {
 }
 
 // Mean and biased variance of the values v[k] with there(k) of all threads. Within a warp float32 sums of differences from
-// one of its values, which neither cancel nor grow with the mean; across warps float64. There are TOTAL of them; FULL of a
-// thread's are there, or none, and at most one more.
-template <int N, int FULL, class P> DEVICE void block_moments(const float (&v)[N], P there, double total, float& mean, float& variance) {
+// one of its values, which neither cancel nor grow with the mean; across warps float64. There are `total` numbers; FULL of a
+// thread's v[k] are there, or none, and at most one more.
+template <int FULL, int N, int W, class P>
+DEVICE void block_moments(const float (&v)[N][W], P there, double total, float& mean, float& variance) {
   __shared__ double part[2][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float pivot = __shfl_sync(~0u, v[0], 0);
+  const float pivot = __shfl_sync(~0u, v[0][0], 0);
   float s = 0.f, q = 0.f;
   int count = FULL * __popc(__ballot_sync(~0u, there(0)));
   if (FULL < N) count += __popc(__ballot_sync(~0u, there(N - 1)));
 #pragma unroll
-  for (int k = 0; k < N; ++k) s += there(k) ? v[k] - pivot : 0.f;
+  for (int k = 0; k < N * W; ++k) s += there(k / W) ? v[k / W][k % W] - pivot : 0.f;
 #pragma unroll
   for (int d = 16; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
-  if (lane == 0) part[0][warp] = (double)pivot * count + s;
+  if (lane == 0) part[0][warp] = (double)pivot * (count * W) + s;
   __syncthreads();
   const bool exists = lane < (int)blockDim.x / 32;
   double sum = exists ? part[0][lane] : 0;
   for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
   mean = (float)(sum / total);
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const float e = there(k) ? v[k] - mean : 0.f;
+  for (int k = 0; k < N * W; ++k) {
+    const float e = there(k / W) ? v[k / W][k % W] - mean : 0.f;
     q = fmaf(e, e, q);
   }
 #pragma unroll

@@ -12,6 +12,7 @@ template <int N> struct Place {
   DEVICE void next() {
     if (++at == N) { at = 0; parity ^= 1; }
   }
+  DEVICE int before() const { return at == 0 ? N - 1 : at - 1; }
 };
 
 // The block's `turn`th tile, or kTiles if there are no more: forwards and backwards in turns, so that the first blocks do
@@ -94,17 +95,7 @@ template <class G> struct Lines {
   // sum = the products of class [begin, end) of lines. OFFSET[tap][variant]: bytes from a line's first row.
   template <int TAPS>
   DEVICE void products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int (&offset)[TAPS * G::kSums]) {
-    constexpr bool exact = G::kInputLo || G::kWeightsLo;
     bool first = true;
-    float part[1][G::kNr];  // one for all: the sums leave no room for more
-    if (exact) {
-#pragma unroll
-      for (int i = 0; i < G::kNr; ++i) part[0][i] = 0.f;
-#pragma unroll
-      for (int s = 0; s < G::kSums; ++s)
-#pragma unroll
-        for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
-    }
 #pragma unroll 1
     for (int g = begin; g < end; ++g) {
       if (!line_exists<G>(tile, shift[g])) continue;
@@ -112,52 +103,69 @@ template <class G> struct Lines {
 #pragma unroll
       for (int tap = 0; tap < TAPS; ++tap) {
         barrier_wait(shared + kSlabFull + 8 * slab.at, slab.parity);
-        if (!exact) {
-          wgmma_fence();
+        wgmma_fence();
 #pragma unroll
-          for (int s = 0; s < G::kSums; ++s) multiply<0, 0>(sum[s], offset[tap * G::kSums + s], !first || tap > 0);
-          wgmma_commit();
-          // The tap before is done; this one stays in flight.
-          asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-          if (tap > 0 || !first) {
-            leave(kSlabLeft + 8 * (slab.at == 0 ? G::kStages - 1 : slab.at - 1));
-            if (tap == 0) leave(kLineLeft + 8 * (line.at == 0 ? G::kBuffers - 1 : line.at - 1));
-          }
-        } else {
-          // hi*lo + lo*hi at 2^11 their size, then hi*hi on top; few terms before they reach the sum.
-#pragma unroll
-          for (int s = 0; s < G::kSums; ++s) {
-            wgmma_fence();
-            if (G::kInputLo) multiply<1, 0>(part[0], offset[tap * G::kSums + s], false);
-            if (G::kWeightsLo) multiply<0, 1>(part[0], offset[tap * G::kSums + s], G::kInputLo);
-            wgmma_commit();
-            wgmma_wait();
-            hold(part);
-#pragma unroll
-            for (int i = 0; i < G::kNr; ++i) part[0][i] *= 0x1p-11f;
-            hold(part);
-            wgmma_fence();
-            multiply<0, 0>(part[0], offset[tap * G::kSums + s], true);
-            wgmma_commit();
-            wgmma_wait();
-            hold(part);
-#pragma unroll
-            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
-            hold(sum);
-          }
-          leave(kSlabLeft + 8 * slab.at);
+        for (int s = 0; s < G::kSums; ++s) multiply<0, 0>(sum[s], offset[tap * G::kSums + s], !first || tap > 0);
+        wgmma_commit();
+        // The tap before is done; this one stays in flight.
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (tap > 0 || !first) {
+          leave(kSlabLeft + 8 * slab.before());
+          if (tap == 0) leave(kLineLeft + 8 * line.before());
         }
         slab.next();
       }
-      if (exact) leave(kLineLeft + 8 * line.at);
       line.next();
       first = false;
     }
-    if (!exact) {
-      wgmma_wait();
-      hold(sum);
-      leave(kSlabLeft + 8 * (slab.at == 0 ? G::kStages - 1 : slab.at - 1));
-      leave(kLineLeft + 8 * (line.at == 0 ? G::kBuffers - 1 : line.at - 1));
+    wgmma_wait();
+    hold(sum);
+    leave(kSlabLeft + 8 * slab.before());
+    leave(kLineLeft + 8 * line.before());
+  }
+  // The same with split operands: hi*lo + lo*hi at 2^11 their size, then hi*hi on top, and few terms before they reach the
+  // sum. One variant's after the other's, and the taps in a loop: the sums leave no room for more.
+  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
+    float part[1][G::kNr];
+#pragma unroll
+    for (int i = 0; i < G::kNr; ++i) part[0][i] = 0.f;
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+      for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
+#pragma unroll 1
+    for (int g = begin; g < end; ++g) {
+      if (!line_exists<G>(tile, shift[g])) continue;
+      barrier_wait(shared + kLineFull + 8 * line.at, line.parity);
+#pragma unroll 1
+      for (int tap = 0; tap < G::kKw; ++tap) {
+        barrier_wait(shared + kSlabFull + 8 * slab.at, slab.parity);
+#pragma unroll
+        for (int s = 0; s < G::kSums; ++s) {
+          const int rows_at = offset[tap * G::kSums + s];
+          wgmma_fence();
+          if (G::kInputLo) multiply<1, 0>(part[0], rows_at, false);
+          if (G::kWeightsLo) multiply<0, 1>(part[0], rows_at, G::kInputLo);
+          wgmma_commit();
+          wgmma_wait();
+          hold(part);
+#pragma unroll
+          for (int i = 0; i < G::kNr; ++i) part[0][i] *= 0x1p-11f;
+          hold(part);
+          wgmma_fence();
+          multiply<0, 0>(part[0], rows_at, true);
+          wgmma_commit();
+          wgmma_wait();
+          hold(part);
+#pragma unroll
+          for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
+          hold(sum);
+        }
+        leave(kSlabLeft + 8 * slab.at);
+        slab.next();
+      }
+      leave(kLineLeft + 8 * line.at);
+      line.next();
     }
   }
 };

@@ -167,7 +167,8 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     wish.all_outputs = fusion.all_outputs;
     wish.reduces = std::ranges::find(fusion.reduction, true) != fusion.reduction.end();
     wish.by_line = wish.pooled;
-    wish.pool_leaves = wish.pooled && fusion.stores == std::vector<Id>{with_pool};
+    wish.pool_leaves = wish.pooled && fusion.stores == std::vector<Id>{with_pool} &&
+                       (with_pool != l.graph.output || l.options.dtype == Dtype::kF32);
     for (const Id id : fusion.nodes) {
       if (fusion.reduction[id])  // others keep numbers in registers for each column
         wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == fusion.conv;

@@ -76,7 +76,7 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                                                  lines, fmt::join(offsets, ", "));
   s += fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
-      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<32>();\n    if (threadIdx.x == G::kThreads) "
+      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n    if (threadIdx.x == G::kThreads) "
       "Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order);\n  }} else {{\n"
       "  take_registers<240>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n"

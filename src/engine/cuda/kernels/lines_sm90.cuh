@@ -42,30 +42,32 @@ template <class G> struct Lines {
     }
     __syncthreads();
   }
-  // All that the block's tiles read, in the order of use; by one thread.
+  // All that the block's tiles read, in the order of use; by one thread, with 24 registers.
   static DEVICE void bring(const Args& a, u32 at, const i64* chunk, const int* shift, const int* order) {
     Place<G::kBuffers> line{0, 1};  // the first round finds all places left
     Place<G::kStages> slab{0, 1};
-    const u8* stream = a.packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
+#pragma unroll 1
     for (int turn = 0, tile; (tile = line_tile<G>(turn, order)) < G::kTiles; ++turn) {
-      const i64 row = (i64)(tile / G::kTilesPerPlane) * G::kPlane + tile % G::kTilesPerPlane * G::kM;
-      const u8* from = a.ws + G::kCopy + row * (G::kCk * 2);
+#pragma unroll 1
       for (int g = 0; g < G::kGroups; ++g) {
         if (!line_exists<G>(tile, shift[g])) continue;
-        const u32 full = at + kLineFull + 8 * line.at;
         barrier_wait(at + kLineLeft + 8 * line.at, line.parity);
-        barrier_expect(full, G::kTileHalf * (1 + G::kInputLo));
-        for (int half = 0; half <= G::kInputLo; ++half) {
-          for (int b = 0; b < G::kFw; ++b) {
-            bulk_copy(at + line.at * G::kTileShared + half * G::kTileHalf + b * G::kChunkBytes,
-                      from + half * G::kCopyHalf + chunk[g * G::kFw + b], G::kChunkBytes, full);
-          }
+        barrier_expect(at + kLineFull + 8 * line.at, G::kTileHalf * (1 + G::kInputLo));
+#pragma unroll 1
+        for (int b = 0; b < G::kFw; ++b) {
+          const i64 row = (i64)(tile / G::kTilesPerPlane) * G::kPlane + tile % G::kTilesPerPlane * G::kM;
+          const u8* from = a.ws + (G::kCopy + row * (G::kCk * 2) + chunk[g * G::kFw + b]);
+          const u32 to = at + line.at * G::kTileShared + b * G::kChunkBytes;
+          bulk_copy(to, from, G::kChunkBytes, at + kLineFull + 8 * line.at);
+          if (G::kInputLo) bulk_copy(to + G::kTileHalf, from + G::kCopyHalf, G::kChunkBytes, at + kLineFull + 8 * line.at);
         }
         line.next();
+#pragma unroll 1
         for (int k = 0; k < G::kKw; ++k) {
           barrier_wait(at + kSlabLeft + 8 * slab.at, slab.parity);
           barrier_expect(at + kSlabFull + 8 * slab.at, G::kSlabBytes);
-          bulk_copy(at + kSlabs + slab.at * G::kStageBytes, stream + (i64)(g * G::kKw + k) * G::kSlabBytes, G::kSlabBytes, at + kSlabFull + 8 * slab.at);
+          bulk_copy(at + kSlabs + slab.at * G::kStageBytes, a.packed + (G::kStream + (i64)((int)blockIdx.y * G::kSteps + g * G::kKw + k) * G::kSlabBytes),
+                    G::kSlabBytes, at + kSlabFull + 8 * slab.at);
           slab.next();
         }
       }

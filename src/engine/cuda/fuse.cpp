@@ -230,6 +230,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     if (tiles.by_line && floats && id != l.graph.output && !fusion.scalar[id] &&
         tiles.n * tiles.column_blocks == tiles.c_out)
       place.blocked = norm_reads_blocks(l, id);
+    if (place.blocked && place.kind == Location::Kind::kOutput) l.out.output_alignment = 16;
   }
   const EpilogueText e = epilogue(l, fusion, tiles);
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;

@@ -39,6 +39,8 @@ struct Lowered {
   std::vector<Copy> copies;  // parameters into the packed block
   std::vector<Launch> pack, run;
   int64_t packed_bytes = 0, workspace_bytes = 0;
+  int output_alignment =
+      1;  // bytes; more where vectors of intermediate values are kept in the output's memory
   std::vector<std::string> notes;  // for explain
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/dtype.h"
 #include "engine/cuda/lower.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
@@ -149,39 +150,57 @@ Id lower_norm(Lowering& l, Id id) {
   auto parameter = [&](size_t at, const char* none) {
     return normalize.in[at] == kNone ? none : l.source.operand(normalize.in[at], in, "at");
   };
-  // Thread: voxels first, first + per_channel, ... of `width` channels from c.
-  const std::string who =
+  // A thread has voxels first, first + per_channel, ... of `width` channels from c.
+  std::string text =
       blocked ? fmt::format(
                     "const int part = threadIdx.x / {0}, first = threadIdx.x / 4 % {1}, c = part * 16 + "
                     "threadIdx.x % 4 * 4;\n",
                     4 * s.per_channel, s.per_channel)
               : fmt::format("const int c = threadIdx.x / {0}, first = threadIdx.x % {0};\n", s.per_channel);
-  const std::string guard = s.threads == s.lanes * s.per_channel ? "" : fmt::format("c < {} && ", s.channels);
-  const std::string load = blocked ? fmt::format(
-                                         "float x[4]; *(float4*)x = ((const float4*)({} + (i64)blockIdx.x * "
-                                         "{}))[(c / 16 * {} + j) * 4 "
-                                         "+ c % 16 / 4];\n",
-                                         l.source.address(from), s.channels * s.voxels * 4, s.voxels)
-                                   : "";
-  const std::string text = fmt::format(
-      "{0}const At at0 = At{{{{(int)blockIdx.x / {1}, (int)blockIdx.x % {1} * {2} + min(c, {2} - {3}), 0, 0, "
+  text += fmt::format(
+      "constexpr int W = {0}, N = {1}, STEP = {2}, VOXELS = {3};\n"
+      "const At at0 = At{{{{(int)blockIdx.x / {4}, (int)blockIdx.x % {4} * {5} + min(c, {5} - W), 0, 0, "
       "0}}}};\n"
-      "auto there = [&](int k) {{ return {4}(k < {5} || first + k * {6} < {7}); }};\n"
-      "float v[{8}][{3}];\n#pragma unroll\nfor (int k = 0; k < {8}; ++k) {{\nconst int j = first + k * {6};\n"
-      "#pragma unroll\nfor (int e = 0; e < {3}; ++e) v[k][e] = 0.f;\nif (there(k)) {{\n{9}"
-      "#pragma unroll\nfor (int e = 0; e < {3}; ++e) {{ At at = at0; at.x[1] += e; v[k][e] = {10}; "
-      "}}\n}}\n}}\n"
-      "float m, q; block_moments<{5}>(v, there, {11}., m, q);\nconst float r = inv_sqrt(q + {12});\n"
-      "float w[{3}], b[{3}];\n#pragma unroll\nfor (int e = 0; e < {3}; ++e) {{ At at = at0; at.x[1] += e; "
-      "w[e] = "
-      "{13}; b[e] = {14}; }}\n"
-      "{15}* out = ({15}*){16} + ((i64)at0.x[0] * {17} + at0.x[1]) * {7};\n"
-      "#pragma unroll\nfor (int k = 0; k < {8}; ++k) if (there(k)) {{\n#pragma unroll\nfor (int e = 0; e < "
-      "{3}; "
-      "++e) from_float((v[k][e] - m) * r * w[e] + b[e], out[e * {7} + first + k * {6}]); }}\n",
-      who, s.groups, s.channels, width, guard, s.voxels / s.per_channel, s.per_channel, s.voxels, s.each,
+      "auto there = [&](int k) {{ return {6}(k < VOXELS / STEP || first + k * STEP < VOXELS); }};\n",
+      width, s.each, s.per_channel, s.voxels, s.groups, s.channels,
+      s.threads == s.lanes * s.per_channel ? "" : fmt::format("c < {} && ", s.channels));
+  const std::string load =
+      blocked
+          ? fmt::format(
+                "float x[4]; *(float4*)x = ((const float4*)({} + (i64)blockIdx.x * {}))[(c / 16 * VOXELS + "
+                "j) * 4 + c % 16 / 4];\n",
+                l.source.address(from), s.channels * s.voxels * 4)
+          : "";
+  text += fmt::format(
+      "float v[N][W], w[W], b[W], m, q;\n#pragma unroll\nfor (int k = 0; k < N; ++k) {{\n"
+      "const int j = first + k * STEP;\n#pragma unroll\nfor (int e = 0; e < W; ++e) v[k][e] = 0.f;\n"
+      "if (there(k)) {{\n{}#pragma unroll\nfor (int e = 0; e < W; ++e) {{ At at = at0; at.x[1] += e; v[k][e] "
+      "= "
+      "{}; }}\n}}\n}}\nblock_moments<VOXELS / STEP>(v, there, {}., m, q);\nconst float r = inv_sqrt(q + "
+      "{});\n"
+      "#pragma unroll\nfor (int e = 0; e < W; ++e) {{ At at = at0; at.x[1] += e; w[e] = {}; b[e] = {}; }}\n",
       load, value, s.channels * s.voxels, number(norm_eps(normalize)), parameter(2, "1.f"),
-      parameter(3, "0.f"), l.source.type(norm), l.source.address(norm), in[1]);
+      parameter(3, "0.f"));
+  // Four channels of a voxel lie far apart in the result: by way of shared memory they leave in whole lines.
+  const int64_t bytes =
+      s.channels * s.voxels * (l.source.places[norm].element ? size_of(l.options.dtype) : 4);
+  const std::string type = l.source.type(norm), to = l.source.address(norm);
+  const bool staged = blocked && bytes <= 40 << 10;
+  text += staged ? fmt::format("__shared__ __align__(16) {} all[{}];\n{}* out = all + c * VOXELS;\n", type,
+                               s.channels * s.voxels, type)
+                 : fmt::format("{0}* out = ({0}*){1} + ((i64)at0.x[0] * {2} + at0.x[1]) * VOXELS;\n", type,
+                               to, in[1]);
+  text +=
+      "#pragma unroll\nfor (int k = 0; k < N; ++k) if (there(k)) {\n#pragma unroll\nfor (int e = 0; e < W; "
+      "++e) "
+      "from_float((v[k][e] - m) * r * w[e] + b[e], out[e * VOXELS + first + k * STEP]); }\n";
+  if (staged) {
+    text += fmt::format(
+        "__syncthreads();\nfor (int i = threadIdx.x; i < {}; i += {}) ((uint4*)({} + (i64)blockIdx.x * "
+        "{}))[i] = "
+        "((const uint4*)all)[i];\n",
+        bytes / 16, s.threads, to, bytes);
+  }
   l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(s.threads));
   note_work(l, norm);
   return norm;

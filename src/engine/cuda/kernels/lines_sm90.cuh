@@ -125,8 +125,14 @@ template <class G> struct Lines {
     leave(kSlabLeft + 8 * slab.before());
     leave(kLineLeft + 8 * line.before());
   }
-  // The same with split operands: hi*lo + lo*hi at 2^11 their size, then hi*hi on top, and few terms before they reach the
-  // sum. One variant's after the other's, and the taps in a loop: the sums leave no room for more.
+  // The same with split operands: hi*hi, and hi*lo + lo*hi at 2^11 their size, few terms before they reach the sum. One
+  // variant's after the other's, and the taps in a loop: the sums leave no room for more. One warpgroup has the mixed
+  // products first, the other one last, so that they do not wait for the tensor cores and leave them together.
+  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
+    if (__shfl_sync(~0u, threadIdx.x / 128, 0) % 2 == 0) split_products<true>(sum, tile, begin, end, shift, offset);
+    else split_products<false>(sum, tile, begin, end, shift, offset);
+  }
+  template <bool MIXED_FIRST>
   DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
     float part[1][G::kNr];
 #pragma unroll
@@ -145,22 +151,23 @@ template <class G> struct Lines {
 #pragma unroll
         for (int s = 0; s < G::kSums; ++s) {
           const int rows_at = offset[tap * G::kSums + s];
-          wgmma_fence();
-          if (G::kInputLo) multiply<1, 0>(part[0], rows_at, false);
-          if (G::kWeightsLo) multiply<0, 1>(part[0], rows_at, G::kInputLo);
-          wgmma_commit();
-          wgmma_wait();
-          hold(part);
+          if (MIXED_FIRST) {
+            mixed(part, rows_at);
 #pragma unroll
-          for (int i = 0; i < G::kNr; ++i) part[0][i] *= 0x1p-11f;
-          hold(part);
-          wgmma_fence();
-          multiply<0, 0>(part[0], rows_at, true);
-          wgmma_commit();
-          wgmma_wait();
-          hold(part);
+            for (int i = 0; i < G::kNr; ++i) part[0][i] *= 0x1p-11f;
+            hold(part);
+            whole(part, rows_at, true);
 #pragma unroll
-          for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
+            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
+          } else {
+            whole(part, rows_at, false);
+#pragma unroll
+            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
+            hold(sum);
+            mixed(part, rows_at);
+#pragma unroll
+            for (int i = 0; i < G::kNr; ++i) sum[s][i] = fmaf(part[0][i], 0x1p-11f, sum[s][i]);
+          }
           hold(sum);
         }
         leave(kSlabLeft + 8 * slab.at);
@@ -169,6 +176,21 @@ template <class G> struct Lines {
       leave(kLineLeft + 8 * line.at);
       line.next();
     }
+  }
+  DEVICE void mixed(float (&part)[1][G::kNr], int rows_at) const {  // part = hi*lo + lo*hi
+    wgmma_fence();
+    if (G::kInputLo) multiply<1, 0>(part[0], rows_at, false);
+    if (G::kWeightsLo) multiply<0, 1>(part[0], rows_at, G::kInputLo);
+    wgmma_commit();
+    wgmma_wait();
+    hold(part);
+  }
+  DEVICE void whole(float (&part)[1][G::kNr], int rows_at, bool add) const {  // part (+)= hi*hi
+    wgmma_fence();
+    multiply<0, 0>(part[0], rows_at, add);
+    wgmma_commit();
+    wgmma_wait();
+    hold(part);
   }
 };
 )cuda"

@@ -43,7 +43,7 @@ std::vector<Case> cases() {
        "conv_transpose kernel 24 k3 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 8 gw gb",
        {{"input", {5, 7, 9, 8}}}},
       {"lines",
-       "conv_transpose kernel 48 k5 s1 p2 | batch_norm w b | max_pool 2",
+       "conv_transpose kernel 48 k3 s1 p1 | batch_norm w b | max_pool 2",
        {{"input", {70, 70, 11, 12}}}},
       {"strided_lines",
        "conv_transpose kernel 24 k3 s2x1 p1 | avg_pool 2 | relu",

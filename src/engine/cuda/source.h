@@ -13,7 +13,8 @@ struct Location {
   Kind kind = Kind::kNone;
   int64_t offset = 0;    // behind the pointer of its kind
   bool element = false;  // of the program's element type; otherwise float
-  // Laid out [n][c / 16][voxel][16]: what tensor cores leave in neighbouring lanes is stored in whole sectors.
+  // Laid out [n][c / 16][voxel][16]: what tensor cores leave in neighbouring lanes is stored in whole
+  // sectors.
   bool blocked = false;
 };
 

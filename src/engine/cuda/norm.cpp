@@ -16,18 +16,21 @@ bool one_a_channel(const Lowering& l, Id id, const Shape& shape) {
   return l.weights[id] && std::all_of(strides.begin() + 2, strides.end(), [](int64_t s) { return s == 0; });
 }
 
-// `leaf`, the value `from` at some voxel of channel `at`, and what is made of it up to value `id` by
-// functions of the value and its channel alone; empty if there are others on the way.
-std::string flat_value(const Lowering& l, Id id, Id from, const std::string& leaf) {
+// Whether value `id` is made of `from` by functions of the value and its channel alone.
+bool made_flat(const Lowering& l, Id id, Id from) {
+  if (id == from) return true;
   const Node& node = l.graph[id];
-  if (id == from) return leaf;
-  if (l.weights[id] || !is_pointwise(node) || l.graph[node.in[0]].shape != node.shape) return "";
+  if (l.weights[id] || !is_pointwise(node) || l.graph[node.in[0]].shape != node.shape) return false;
   for (size_t s = 1; s < node.in.size(); ++s) {
     const bool statistics = s == 1 && (is(node, "normalize") || is(node, "softmax_apply"));
-    if (!statistics && !one_a_channel(l, node.in[s], node.shape)) return "";
+    if (!statistics && !one_a_channel(l, node.in[s], node.shape)) return false;
   }
-  const std::string x = flat_value(l, node.in[0], from, leaf);
-  return x.empty() ? "" : l.source.pointwise(node, x, "at");
+  return made_flat(l, node.in[0], from);
+}
+// What it is made of `leaf`, which is `from` at some voxel of channel `at`.
+std::string flat_value(const Lowering& l, Id id, Id from, const std::string& leaf) {
+  const Node& node = l.graph[id];
+  return id == from ? leaf : l.source.pointwise(node, flat_value(l, node.in[0], from, leaf), "at");
 }
 // The value in memory that `id` is made of, first operands followed; kNone if there is none.
 Id stored_source(const Lowering& l, Id id) {
@@ -89,32 +92,25 @@ bool parameters_flat(const Lowering& l, const Node& normalize) {
 // order.
 bool norm_reads_blocks(const Lowering& l, Id from) {
   if (l.graph[from].shape[1] % 16 != 0) return false;
+  auto readers = [&](Id id) {
+    int64_t found = 0;
+    for (const Node& node : l.graph.nodes) found += std::ranges::count(node.in, id);
+    return found;
+  };
   for (Id id = 0; id < l.graph.size(); ++id) {
     const Node& node = l.graph[id];
-    if (!is(node, "moments") || node.attrs.word("axes") == "batch" || reader_of(l, id) == kNone) continue;
-    if (!parameters_flat(l, l.graph[reader_of(l, id)]) || !share_set(l, node, true).fits) continue;
-    // From the norm's operand down to `from`, nobody else may read.
-    Id at = node.in[0];
-    size_t readers = 2;
-    while (at != kNone && at != from) {
-      if (l.weights[at] || l.stored(at) || !is_pointwise(l.graph[at])) break;
-      size_t found = 0;
-      for (const Node& other : l.graph.nodes) found += std::ranges::count(other.in, at);
-      if (found != readers) break;
-      readers = 1;
+    if (!is(node, "moments") || node.attrs.word("axes") == "batch") continue;
+    const Id norm = reader_of(l, id);
+    if (norm == kNone || !parameters_flat(l, l.graph[norm]) || !share_set(l, node, true).fits ||
+        !made_flat(l, node.in[0], from))
+      continue;
+    // Moments and normalize read the operand; on the way down to `from` nobody else reads.
+    bool alone = readers(node.in[0]) == 2;
+    for (Id at = node.in[0]; at != from;) {
       at = l.graph[at].in[0];
+      alone = alone && readers(at) == 1;
     }
-    size_t found = 0;
-    for (const Node& other : l.graph.nodes) found += std::ranges::count(other.in, from);
-    if (at != from || found != readers || at == l.graph.output) continue;
-    bool flat = true;
-    for (Id x = node.in[0]; x != from; x = l.graph[x].in[0]) {
-      for (size_t s = 1; s < l.graph[x].in.size(); ++s) {
-        const bool statistics = s == 1 && is(l.graph[x], "normalize");
-        flat = flat && (statistics || one_a_channel(l, l.graph[x].in[s], l.graph[x].shape));
-      }
-    }
-    if (flat) return true;
+    if (alone) return true;
   }
   return false;
 }
@@ -137,7 +133,7 @@ Id lower_norm(Lowering& l, Id id) {
                                  ? "x[e]"
                                  : fmt::format("load<{}>({}, ((i64)at.x[0] * {} + at.x[1]) * {} + j)",
                                                l.source.type(from), l.source.address(from), in[1], s.voxels);
-    value = flat_value(l, node.in[0], from, leaf);
+    if (made_flat(l, node.in[0], from)) value = flat_value(l, node.in[0], from, leaf);
   }
   if (value.empty()) {
     if (blocked) throw fail(Status::kInternal, "a norm cannot read blocks of channels");

@@ -193,7 +193,24 @@ const Case kShapes[] = {
     {"group_norm",
      "conv_transpose kernel 32 k3 s2 p1 op1 | group_norm 4 w b | relu",
      {{"input", {2, 8, 4, 8, 8}}}},
+    // Tiles by line: more of them than blocks; two blocks of channels; another kernel; strides.
+    {"many_lines",
+     "conv_transpose kernel 24 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 8 gw gb",
+     {{"input", {600, 7, 9, 8}}}},
+    {"deep_lines",
+     "conv_transpose kernel 48 k5 s1 p2 | batch_norm w b | max_pool 2",
+     {{"input", {70, 70, 11, 12}}}},
+    {"wide_lines",
+     "conv_transpose kernel 16 k3x5 s1 p1 | batch_norm w b | max_pool 2 | relu",
+     {{"input", {40, 7, 9, 8}}}},
+    {"strided_lines", "conv_transpose kernel 24 k3 s2x1 p1 | avg_pool 2 | relu", {{"input", {33, 5, 7, 9}}}},
+    {"all_columns_by_line", "conv_transpose kernel 256 k3 s1 p1 | max_pool 2", {{"input", {40, 64, 11, 12}}}},
 };
+// What the documents' last pipeline is at its size: tiles by line, pooled values in blocks of channels.
+const Case kByLine = {
+    "batchnorm_by_line",
+    "conv_transpose kernel 48 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 3 gw gb",
+    {{"input", {150, 7, 11, 12}}}};
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
@@ -204,7 +221,9 @@ std::vector<Case> all_cases() {
     cases.push_back(std::move(c));
   };
   const Precision both[] = {Precision::kStrict, Precision::kFast};
-  for (const Case& c : kFive) {
+  std::vector<Case> thorough(std::begin(kFive), std::end(kFive));
+  thorough.push_back(kByLine);
+  for (const Case& c : thorough) {
     for (const Precision precision : both) {
       for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
         add(c, dtype, precision, Values::kNormal);

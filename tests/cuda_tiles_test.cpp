@@ -13,11 +13,12 @@ namespace {
 
 // The constants that kernels get, as variables.
 struct G {
-  static inline bool kBoxes;
+  static inline bool kBoxes, kByLine;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchW, kPlane, kLines, kWidth,
       kBatch;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
+    kByLine = t.by_line;
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
     kTilesAcross = t.tiles_across;
@@ -150,6 +151,116 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(tiled, 75);
+}
+
+// The same where tiles go by line: a group of steps either meets its inputs in the line that is copied for
+// it, or lies beyond the input and is left out.
+void check_by_line(const ConvGeometry& geometry, const TileWish& wish, int& tiled) {
+  ConvTiles t;
+  if (!tile_by_line(geometry, wish, t)) return;
+  ++tiled;
+  G::set(t);
+  ASSERT_LE(t.shared_bytes(), wish.shared_limit);
+  const Axis& w = t.axis[2];
+  std::set<std::array<int64_t, 3>> covered;
+  double steps = 0;
+  for (int tile = 0; tile < t.tiles; ++tile) {
+    const int line = tile / t.tiles_per_plane;
+    const int64_t first = int64_t{line} * t.plane + tile % t.tiles_per_plane * t.m;
+    for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
+      const int at = line + t.line_shift[g];
+      const bool meets = at >= 0 && at < t.axis[0].stored;
+      if (meets) steps += t.m * t.variants * (t.group_begin[g + 1] - t.group_begin[g]);
+      for (int i = 0; i < t.m; ++i) {
+        const index::Row row = index::row_of<G>(tile, i / 64, i % 64);
+        if (!row.ok) continue;
+        covered.insert({row.jd, row.jh, row.jw});
+        for (int s = t.group_begin[g]; s < t.group_begin[g + 1]; ++s) {
+          const Step& step = t.steps[s];
+          for (int v = 0; v < t.variants; ++v) {
+            const int want[3] = {t.axis[0].f * row.jd + step.delta[v][0], row.jh,
+                                 w.f * row.jw + step.delta[v][2]};
+            if (!meets) {
+              ASSERT_EQ(place(t, 0, want), -1);
+              continue;
+            }
+            const int shared = step.row_offset[v] + i, chunk = shared / t.chunk_rows;
+            ASSERT_GE(shared, 0);
+            ASSERT_LT(chunk, w.f);
+            ASSERT_EQ(step.row_offset[v],
+                      t.steps[s - t.group_begin[g]].row_offset[v]);  // one list for all lines
+            const Chunk& c = t.chunks[g * w.f + chunk];
+            ASSERT_EQ(c.block, step.block);
+            const int64_t copied = first + c.first_row + shared % t.chunk_rows;
+            ASSERT_EQ((first + c.first_row) % 8, 0);
+            ASSERT_GE(first + c.first_row, -t.guard);
+            ASSERT_LE(first + c.first_row + t.chunk_rows, t.rows + t.guard);
+            ASSERT_EQ(content(t, c.residue, copied), place(t, 0, want)) << "tile " << tile << " row " << i;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(steps, t.row_steps());
+  EXPECT_EQ(static_cast<int64_t>(covered.size()),
+            int64_t{t.axis[0].windows} * t.axis[1].windows * t.axis[2].windows);
+  EXPECT_EQ(std::set<int>(t.line_order.begin(), t.line_order.end()).size(),
+            static_cast<size_t>(t.axis[0].windows));
+}
+
+TEST(CudaTiles, LinesMeetTheirInputs) {
+  std::mt19937 rng(5);
+  auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
+  };
+  int tiled = 0;
+  for (int round = 0; round < 200; ++round) {
+    ConvGeometry g;
+    g.spatial = 2;
+    g.batch = pick(1, 40);
+    g.c_in = pick(1, 140);
+    g.c_out = pick(1, 128);
+    TileWish wish;
+    wish.pooled = wish.by_line = wish.pool_leaves = true;
+    wish.input_lo = wish.weights_lo = pick(0, 1);
+    wish.all_outputs = pick(0, 1);
+    wish.reduces = pick(0, 1);
+    for (size_t a = 0; a < 2; ++a) {
+      g.in.push_back(pick(1, 12));
+      g.kernel.push_back(pick(1, 5));
+      g.stride.push_back(a == 0 ? pick(1, 2) : 1);
+      g.dilation.push_back(pick(1, 2));
+      g.padding.push_back(pick(0, 2));
+      g.out.push_back(std::max<int64_t>(
+          1, (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.dilation[a] * (g.kernel[a] - 1) + 1));
+      wish.pool[1 + a] = static_cast<int>(g.stride[a]) * pick(1, 2);
+      if (g.out[a] < wish.pool[1 + a]) wish.pool[1 + a] = 1;
+    }
+    SCOPED_TRACE(round);
+    check_by_line(g, wish, tiled);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(tiled, 75);
+}
+
+// Batch norm's convolution at the document's size: 158 of 170 lines of taps meet the input, 17 rows of 18
+// count.
+TEST(CudaTiles, BatchNormGoesByLine) {
+  const ConvGeometry g{2, 512, 64, 128, 1, {32, 32}, {34, 34}, {5, 5}, {1, 1}, {1, 1}, {1, 1}};
+  for (const bool exact : {false, true}) {
+    ConvTiles t;
+    std::string why;
+    TileWish wish;
+    wish.whole_columns = false;
+    wish.pool = {1, 2, 2};
+    wish.pooled = wish.by_line = wish.pool_leaves = wish.reduces = true;
+    wish.input_lo = wish.weights_lo = exact;
+    wish.shared_limit = 223 << 10;
+    ASSERT_TRUE(tile_conv(g, wish, t, why)) << why;
+    EXPECT_TRUE(t.by_line);
+    EXPECT_EQ(t.n, 128);
+    EXPECT_EQ(t.row_steps(), 512. * 18 * 2 * 158 * 5);
+  }
 }
 
 TEST(CudaTiles, DocumentsUseAllRows) {

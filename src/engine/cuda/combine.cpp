@@ -8,7 +8,7 @@ namespace upweave::cuda {
 // Partials are [tile and part of it][column][count or largest, mean, rest]. Which of them belong to a set:
 // all tiles for a channel of the batch, a sample's tiles otherwise. Float64, in a fixed order.
 void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
-  const int64_t columns = int64_t{t.n} * t.column_blocks, all_tiles = int64_t{t.tiles} * t.parts(),
+  const int64_t columns = int64_t{t.n} * t.column_blocks, all_tiles = t.partials(),
                 tiles_per_sample = all_tiles / t.batch;
   for (const Id id : f.nodes) {
     if (!f.reduction[id]) continue;

@@ -117,7 +117,8 @@ std::string held_start(const std::string& g, const ConvTiles& t) {
 
 unsigned convert_blocks(const ConvTiles& t) {
   const int64_t rows_per_block = 256 / (t.ck / 8), rows = t.rows + 2 * t.guard;
-  return static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block * t.residues * t.blocks);
+  return static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block * (t.residues / t.axis[2].f) *
+                               t.blocks);
 }
 
 int64_t weight_columns(const ConvTiles& t) {
@@ -138,8 +139,8 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
       put("kBlocks", t.blocks);
   put("kN", t.n), put("kNr", t.n / 2), put("kColumnBlocks", t.column_blocks), put("kPlane", t.plane),
       add("kRows", t.rows);
-  put("kGuard", t.guard), put("kBoxes", t.boxes), put("kLines", t.lines), put("kWidth", std::max(8, t.width)),
-      put("kM", t.m);
+  put("kGuard", t.guard), put("kBoxes", t.boxes), put("kByLine", t.by_line), put("kLines", t.lines),
+      put("kWidth", std::max(8, t.width)), put("kM", t.m);
   put("kThreads", t.warpgroups * 128), put("kPieces", t.pieces), put("kVariants", t.variants),
       put("kSums", t.pieces * t.variants);
   put("kTilesPerPlane", t.tiles_per_plane), put("kTilesAcross", t.tiles_across), put("kTiles", t.tiles),
@@ -175,6 +176,15 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   text += ints(g + "_classes", "int", {t.class_begin.begin(), t.class_begin.end()});
   text += ints(g + "_groups", "int", {t.group_begin.begin(), t.group_begin.end()});
   text += ints(g + "_taps", "int", taps) + ints(g + "_deltas", "int", deltas);
+  if (t.by_line) {
+    text += ints(g + "_shifts", "int", {t.line_shift.begin(), t.line_shift.end()}) +
+            ints(g + "_order", "int", {t.line_order.begin(), t.line_order.end()});
+    std::vector<int64_t> offsets;  // of every line's taps and variants
+    for (int step = 0; step < t.group_begin[1]; ++step) {
+      for (const int row : t.steps[step].row_offset) offsets.push_back(int64_t{row} * t.row_bytes());
+    }
+    text += ints(g + "_offsets", "int", offsets);
+  }
   if (t.held) {
     std::vector<int64_t> slabs, groups;
     for (const Owner& o : t.owners) {
@@ -187,15 +197,15 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
 }
 
 std::string products_text(const std::string& g, const ConvTiles& t) {
-  return t.held ? held_products(g, t) : streamed_products(g, t);
+  return t.by_line ? "" : t.held ? held_products(g, t) : streamed_products(g, t);
 }
 
 // "v3(a, At{{n, c, h, w, 0}})" for coordinates n, c, d, h, w of a value with `spatial` axes.
-std::string input_value(const Lowering& l, Id id) {
+std::string input_value(const Lowering& l, Id id, Mapped mapped) {
   const Shape& shape = l.graph[id].shape;
   const size_t spatial = spatial_rank(shape);
-  const char* axes[] = {"d", "h", "w"};
-  std::string at = "const At i = At{{n, c";
+  const char* axes[] = {"d", mapped == Mapped::kNo ? "h" : "d", "w"};
+  std::string at = fmt::format("const At i = At{{{{{}, c", mapped == Mapped::kInput ? "h" : "n");
   for (size_t a = 0; a < 3; ++a) at += fmt::format(", {}", a < spatial ? axes[3 - spatial + a] : "0");
   return fmt::format("[&](int n, int c, int d, int h, int w) {{ {}}}}}; return {}; }}", at,
                      l.source.operand(id, shape, "i"));
@@ -203,6 +213,7 @@ std::string input_value(const Lowering& l, Id id) {
 
 std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma) {
+  if (tiles.by_line) return line_text(l, fusion, tiles, e, g, fma);
   const Id x = l.graph[fusion.conv].in[0], kernel = l.graph[fusion.conv].in[1];
   const int groups = static_cast<int>(tiles.phases.size()) / fusion.store_phases;
   const auto& [d, h, w] = tiles.axis;
@@ -244,7 +255,7 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   // Where registers are few they are computed when they are needed.
   const bool late = !fma && (held || tiles.variants < tiles.residues);
   if (!late) s += rows;
-  s += e.state;
+  s += e.state + e.pool;
   if (held) s += "  pipe.enter(turn);\n";
   s += fmt::format(
       "#pragma unroll 1\n  for (int k = 0; k < {}; ++k) {{\n    const int group = {};\n    float "

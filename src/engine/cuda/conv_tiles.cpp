@@ -4,55 +4,12 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "engine/cuda/tile_axis.h"
 
 namespace upweave::cuda {
 namespace {
 
 constexpr int64_t kMaxRows = int64_t{1} << 30;
-
-int floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-int round_up(int a, int b) { return ceil_div(a, b) * b; }
-int modulo(int a, int b) { return a - floor_div(a, b) * b; }
-
-// (e + padding - k dilation) / stride, if it is whole.
-bool reaches(const Axis& x, int e, int k, int& delta) {
-  const int at = e + x.padding - k * x.dilation;
-  if (modulo(at, x.stride) != 0) return false;
-  delta = floor_div(at, x.stride);
-  return true;
-}
-
-bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
-  const bool pooled = pool > 1;
-  x.window = pooled ? pool : x.stride;
-  if (x.window % x.stride != 0) {
-    why = fmt::format("the pool's window {} is no multiple of the stride {}", x.window, x.stride);
-    return false;
-  }
-  x.f = x.window / x.stride;
-  x.windows = pooled && !all_outputs ? x.out / pool : ceil_div(x.out, x.window);
-  x.once = x.f;
-  x.classes = x.stride;
-  x.stored = ceil_div(x.in, x.f);
-  bool any = false;
-  for (int e = 0; e < x.stride; ++e) {
-    for (int k = 0; k < x.kernel; ++k) {
-      int delta = 0;
-      if (!reaches(x, e, k, delta)) continue;
-      for (int u = 0; u < x.f; ++u) {
-        const int a = floor_div(delta + u, x.f);
-        x.lo = any ? std::min(x.lo, a) : a;
-        x.hi = any ? std::max(x.hi, a) : a;
-        any = true;
-      }
-    }
-  }
-  // A gap of zeros that serves as this line's right border and the next line's left one.
-  const int gap = std::max({0, -x.lo, x.windows - 1 + x.hi - (x.stored - 1)});
-  x.pitch = std::max(x.stored + gap, x.windows);
-  return true;
-}
 
 // Columns of one tile: wgmma takes multiples of 8, the loads of B pairs of 8.
 bool make_columns(ConvTiles& t, const TileWish& wish, std::string& why) {
@@ -426,6 +383,12 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
     }
   }
   t = base;
+  ConvTiles lines;
+  if (wish.by_line && tile_by_line(g, wish, lines) &&
+      (best_score == 0 || lines.row_steps() < best.row_steps())) {
+    t = std::move(lines);
+    return true;
+  }
   if (best_score == 0) return why = "no tile fits the multiprocessor's shared memory and registers", false;
   ConvTiles held;
   if (wish.wgmma && hold_weights(t, wish, 0.9 * best.efficiency(), held)) best = std::move(held);

@@ -85,7 +85,13 @@ struct ConvTiles {
   std::vector<int> class_begin;            // groups of class c: [class_begin[c], class_begin[c + 1])
   std::vector<int> group_begin;            // steps of group g
   int stages = 3, group_max = 1;
-  bool scratch = false;  // held: shared memory for reductions over space, beside the tiles
+  bool scratch = false;  // shared memory for reductions over space, beside the tiles
+  // Tiles by line (line_tiles.cpp): rows are (line, sample, window); group g of steps is one line of taps.
+  bool by_line = false;
+  std::vector<int> line_shift;  // per group: the line that it reads, counted from the tile's window
+  std::vector<int> line_order;  // lines of windows, most work first
+  int launched = 1;             // blocks, each for many tiles
+  bool pool_in_memory = false;  // running values of the pool lie where the pooled ones will
 
   int row_bytes() const { return ck * 2; }
   int slab_bytes() const { return n * ck * 2 * (weights_lo ? 2 : 1); }
@@ -99,10 +105,13 @@ struct ConvTiles {
     return 1024 + buffers * tile_shared() + weight_shared() + scratch_bytes() + 256;
   }
   int parts() const { return static_cast<int>(owners.size()) * warpgroups; }  // of a tile's reductions
-  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }    // of one residue and block
+  int64_t partials() const { return int64_t{by_line ? launched : tiles} * parts(); }  // of all of them
+  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }  // of one residue and block
   int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
   int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
-  double efficiency() const;  // useful rows over rows computed
+  double efficiency() const;                // useful rows over rows computed
+  double row_steps() const;                 // rows that are multiplied, over all steps and variants
+  int lines_at(int window, int cls) const;  // by line: groups of a class that meet the input
 };
 
 struct TileWish {
@@ -117,10 +126,15 @@ struct TileWish {
   bool wgmma = true;     // operands come from shared memory; mma.sync has them in registers too
   bool reduces = false;  // something reduces over space
   int multiprocessors = 132;
+  bool by_line = false;      // lines of several samples may share a tile: only pooled values leave it
+  bool pool_leaves = false;  // the pool's values are stored, and nothing else is made of them here
 };
 
 // The tiling, or none: `why` says why the convolution must go the general way.
 bool tile_conv(const ConvGeometry& geometry, const TileWish& wish, ConvTiles& tiles, std::string& why);
+
+// The same by line, where that is possible.
+bool tile_by_line(const ConvGeometry& geometry, const TileWish& wish, ConvTiles& tiles);
 
 // Row r of the copy is (n, a_d, a_h, a_w); -1s where it is a gap.
 struct RowAt {

@@ -27,7 +27,7 @@ class Writer {
       if (id == f_.conv) continue;
       std::string& part = f_.behind_pool[id] && id != f_.pool ? text.window : text.point;
       if (id == f_.pool) {
-        text.state += fmt::format(
+        text.pool += fmt::format(
             "float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; "
             "++p)\n#pragma unroll\n"
             "for (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
@@ -35,10 +35,14 @@ class Writer {
             is(l_.graph[id], "avg_pool")   ? "0.f"
             : is(l_.graph[id], "max_pool") ? "-kInf"
                                            : "kInf");
-        text.point += pool_update(id);
+        if (pools_sums(id))
+          text.row += pool_row(id);
+        else
+          text.point += pool_update(id);
         text.window += coordinates(true) + pool_result(id);
       } else if (moments_of_sums(id)) {
-        text.state += fmt::format("Moments<G> w{0}; w{0}.clear();\n", id);
+        text.state +=
+            fmt::format("{1}<G> w{0}; w{0}.clear();\n", id, t_.by_line ? "RunningMoments" : "Moments");
         text.sums += moments_update(id);
         text.finish += reduction_flush(id);
       } else if (f_.reduction[id]) {
@@ -60,20 +64,25 @@ class Writer {
   // Where this row's value lies in the output; rows outside read from place 0 and write nothing.
   std::string coordinates(bool behind) const {
     const auto& [d, h, w] = t_.axis;
+    // By line: the row's depth is the height, its height the sample.
+    const char* n = t_.by_line ? "row.jh" : "row.n";
     if (behind) {
+      const std::string place =
+          t_.by_line ? "od = 0, oh = ok ? row.jd : 0" : "od = ok ? row.jd : 0, oh = ok ? row.jh : 0";
       return fmt::format(
           "constexpr int PH = 1; (void)PH;\nconst bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < "
-          "{};\nconst int n = ok ? row.n : 0, od = ok ? row.jd : 0, oh = ok ? row.jh : 0, "
-          "ow0 = ok ? row.jw : 0;\n{}",
-          pooled_extent(0), pooled_extent(1), pooled_extent(2), at_text(1, f_.pool));
+          "{};\nconst int n = ok ? {} : 0, {}, ow0 = ok ? row.jw : 0;\n{}",
+          pooled_extent(t_.by_line ? 1 : 0), t_.by_line ? h.out : pooled_extent(1), pooled_extent(2), n,
+          place, at_text(1, f_.pool));
     }
+    const char* place = t_.by_line ? "od = 0, oh = ok ? rd : 0" : "od = ok ? rd : 0, oh = ok ? rh : 0";
     return fmt::format(
         "constexpr int PH = {};\nconst int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, "
         "rw = row.jw * {} + uw * {} + ew;\n"
-        "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? row.n : 0, od = ok ? "
-        "rd : 0, oh = ok ? rh : 0, ow0 = ok ? rw : 0;\n{}",
-        f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out,
-        at_text(f_.store_phases, f_.conv));
+        "const bool ok = row.ok && rd < {} && rh < {} && rw < {};\nconst int n = ok ? {} : 0, {}, ow0 = ok ? "
+        "rw : 0;\n{}",
+        f_.store_phases, d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out, n,
+        place, at_text(f_.store_phases, f_.conv));
   }
 
   int64_t pooled_extent(size_t axis) const {
@@ -139,10 +148,11 @@ class Writer {
     std::string text = fmt::format(
         "__shared__ __align__(16) float all_columns[G::kThreads / 128][{}][G::kN];\n"
         "{}float (*columns)[G::kN] = all_columns[threadIdx.x / 128];\n"
-        "if (const int sample = min(row_of<G>(tile, 0, 0).n, G::kBatch - 1); {}) {{\n"
+        "if (const int sample = {}; {}) {{\n"
         "warpgroup_sync();\nfor (int j = threadIdx.x % 128; j < G::kN; j += 128) {{\n"
         "  const At at = At{{{{sample, min((int)blockIdx.y * G::kN + j, G::kCOut - 1), 0, 0, 0}}}};\n",
         constants_.size(), f_.pool != kNone ? "volatile " : "",
+        t_.by_line ? "0" : "min(row_of<G>(tile, 0, 0).n, G::kBatch - 1)",
         t_.held ? "columns_of != sample && (columns_of = sample, true)" : "true");
     for (size_t k = 0; k < constants_.size(); ++k)
       text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
@@ -318,24 +328,70 @@ class Writer {
     return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach,
                        kColumns, flip(id), join, flip(id).empty() ? "" : "flip * ", node.in[0]);
   }
+  // By line: a pool right behind the convolution, of sums with the scale still in.
+  bool pools_sums(Id id) const { return t_.by_line && l_.graph[id].in[0] == f_.conv; }
+  std::string pool_row(Id id) const {
+    const Node& node = l_.graph[id];
+    const char* join = is(node, "avg_pool") ? "add2" : is(node, "max_pool") ? "max_nan" : "min_nan";
+    return fmt::format(
+        "{}{{ {}_Pragma(\"unroll\") for (int s = 0; s < G::kSums; ++s) pool[0][r][i] = {}(pool[0][r][i], "
+        "{}sum[0][s][i / 2 * 4 + r * 2 + i % 2]); }}\n",
+        kColumns, flip(id), join, flip(id).empty() ? "" : "flip * ");
+  }
   std::string pool_result(Id id) const {
     const auto& [d, h, w] = t_.axis;
-    const std::string scale = is(l_.graph[id], "avg_pool")
-                                  ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
-                              : flip(id).empty() ? ""
-                                                 : " * flip";
-    return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
-                       kColumns, flip(id), scale);
+    const std::string scale =
+        (is(l_.graph[id], "avg_pool") ? fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)))
+         : flip(id).empty()           ? ""
+                                      : " * flip") +
+        (pools_sums(id) ? " * down" : "");
+    if (!t_.pool_in_memory) {
+      return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
+                         kColumns, flip(id), scale);
+    }
+    // What the classes before left is where the result will be; the last class takes the scale or the sign.
+    const std::string join = is(l_.graph[id], "avg_pool")   ? "add2"
+                             : is(l_.graph[id], "max_pool") ? "max_nan"
+                                                            : "min_nan";
+    return fmt::format(
+        "if (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], "
+        "load<{5}>({6}, {7})); }} }}\nif (group == {9}) {{ {2}{{ {8}pool[p][r][i] = "
+        "pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n{2}y{0}[0][i] = pool[p][r][i];\n",
+        id, store_base(id), kColumns, column_exists(), join, l_.source.type(id), l_.source.address(id),
+        store_at(id), flip(id), t_.phases.size() - 1, scale);
+  }
+
+  int64_t voxels_of(Id id) const {
+    const Shape& shape = l_.graph[id].shape;
+    return count(shape) / (shape[0] * shape[1]);
+  }
+  // Where value `id` of the row lies: of column i, store_at from what store_base declares.
+  std::string voxel_at(Id id) const {
+    const Shape& shape = l_.graph[id].shape;
+    const int64_t height = spatial_rank(shape) > 1 ? shape[shape.size() - 2] : 1;
+    return fmt::format("((i64)od * {} + oh) * {} + ow0", height, shape.back());
+  }
+  bool blocked(Id id) const { return l_.source.places[id].blocked; }
+  std::string store_base(Id id) const {
+    if (blocked(id)) {
+      return fmt::format(
+          "const i64 base = (((i64)n * {0} + blockIdx.y * (G::kN / 16)) * {1}ll + {2}) * 16 + 2 * t;\n",
+          t_.c_out / 16, voxels_of(id), voxel_at(id));
+    }
+    return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels_of(id),
+                       voxel_at(id));
+  }
+  std::string store_at(Id id) const {
+    if (blocked(id)) return fmt::format("base + i / 4 * {}ll + i / 2 % 2 * 8 + i % 2", voxels_of(id) * 16);
+    return fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels_of(id));
+  }
+  std::string column_exists() const {
+    return padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
   }
 
   std::string store(Id id) const {
-    const Shape& shape = l_.graph[id].shape;
-    int64_t voxels = 1;
-    for (size_t a = 2; a < shape.size(); ++a) voxels *= shape[a];
-    const size_t spatial = spatial_rank(shape);
-    const int64_t width = shape.back(), height = spatial > 1 ? shape[shape.size() - 2] : 1;
-    const std::string type = l_.source.type(id), to = l_.source.address(id);
-    const std::string place = fmt::format("((i64)od * {} + oh) * {} + ow0", height, width);
+    const int64_t width = l_.graph[id].shape.back(), voxels = voxels_of(id);
+    const std::string type = l_.source.type(id), to = l_.source.address(id), place = voxel_at(id);
     const int ph = phases(id);
     if (f_.scalar[id]) {
       return fmt::format(
@@ -343,10 +399,13 @@ class Writer {
           "y{}[ph]); }}\n",
           kEach, width, type, to, voxels, place, id);
     }
-    const std::string check = padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
-    const std::string base =
-        fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels, place);
-    const std::string at = fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels);
+    const std::string check = column_exists(), base = store_base(id), at = store_at(id);
+    if (blocked(id)) {
+      return fmt::format(
+          "if (ok) {{ {0}_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; i += 2) *(float2*)((float*){1} + "
+          "{2}) = make_float2(y{3}[0][i], y{3}[0][i + 1]); }}\n",
+          base, to, at, id);
+    }
     if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
       return fmt::format("if (ok) {{ {}{}{}store_row<{}>({}, {}, y{}, i); }}\n", base, kColumns, check, type,
                          to, at, id);
@@ -375,6 +434,13 @@ class Writer {
     return f_.reduction[id] && is(l_.graph[id], "moments") && l_.graph[id].in[0] == f_.conv;
   }
   std::string moments_update(Id id) const {
+    if (t_.by_line) {
+      return fmt::format(
+          "{{ bool real[G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
+          "for (int r = 0; r < 2; ++r) {{\nconst Row& row = rows[0][r]; const int ud = 0, uh = 0, uw = "
+          "s;\n{}real[s][r] = ok; }}\nw{}.update(sum[0], real, scratch); }}\n",
+          coordinates(false), id);
+    }
     return fmt::format(
         "{{ float weight[{0}][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma "
         "unroll\n"
@@ -416,7 +482,8 @@ class Writer {
   std::string reduction_flush(Id id) {
     const Node& node = l_.graph[id];
     l_.keep(id);
-    const int64_t at = l_.reserve(int64_t{t_.tiles} * t_.parts() * t_.column_blocks * t_.n * 12);
+    const int64_t at = l_.reserve(t_.partials() * t_.column_blocks * t_.n * 12);
+    const char* tile = t_.by_line ? "blockIdx.x" : "tile";  // by line a block's tiles have one part together
     partial_at[id] = at;
     const char* kind = is(node, "moments")         ? "JoinMoments"
                        : is(node, "softmax_stats") ? "JoinExp"
@@ -425,15 +492,15 @@ class Writer {
                                                    : "JoinSum";
     if (moments_of_sums(id)) {
       return fmt::format(
-          "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, tile, owner));\n"
+          "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner));\n"
           "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
-          "tile, o));\n",
-          id, at);
+          "{2}, o));\n",
+          id, at, tile);
     }
     return fmt::format(
-        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, tile, owner));\n"
-        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, tile, o));\n",
-        id, kind, at);
+        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"
+        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, o));\n",
+        id, kind, at, tile);
   }
 
   Lowering& l_;

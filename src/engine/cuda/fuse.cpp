@@ -77,8 +77,8 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
 // Where the fp16 copy of `x` and the packed `kernel` lie: places of their own, or those of an earlier pass
 // whose tiles read the same rows and the same stream.
 Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
-                                t.column_blocks, t.steps.size());
+  std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
+                                t.column_blocks, t.steps.size(), t.by_line);
   for (const Axis& a : t.axis) key += fmt::format(" {} {}", a.pitch, a.f);
   if (const auto ready = l.prepared.find(key); ready != l.prepared.end()) {
     Prepared again = ready->second;
@@ -105,7 +105,8 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
                     block, full, body);
     list.push_back({full, {static_cast<unsigned>(blocks), 1}, block, 0});
   };
-  const std::string value = input_value(l, x), weight = input_value(l, kernel);
+  const std::string value = input_value(l, x, t.by_line ? Mapped::kInput : Mapped::kNo),
+                    weight = input_value(l, kernel, t.by_line ? Mapped::kKernel : Mapped::kNo);
   const unsigned blocks = convert_blocks(t);
   const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
   kernel_of(l.out.run, "convert", blocks, 256, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
@@ -165,6 +166,16 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     wish.pooled = with_pool != kNone;
     wish.all_outputs = fusion.all_outputs;
     wish.reduces = std::ranges::find(fusion.reduction, true) != fusion.reduction.end();
+    wish.by_line = wish.pooled;
+    wish.pool_leaves = wish.pooled && fusion.stores == std::vector<Id>{with_pool} &&
+                       (with_pool != l.graph.output || l.options.dtype == Dtype::kF32);
+    for (const Id id : fusion.nodes) {
+      if (fusion.reduction[id])  // others keep numbers in registers for each column
+        wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == fusion.conv;
+      else if (fusion.behind_pool[id] && id != with_pool)
+        wish.pool_leaves = false;
+    }
+    for (const Id id : fusion.stores) wish.by_line = wish.by_line && fusion.behind_pool[id];
     return tile_conv(geometry, wish, tiles, why);
   };
   // As much as fits: with the pool, without; with reductions over space, without; at last the convolution
@@ -211,26 +222,36 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
   if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
 
-  for (const Id id : fusion.stores) l.keep(id);
+  for (const Id id : fusion.stores) {
+    l.keep(id);
+    // Values behind a pool only, for others are stored phase beside phase.
+    Location& place = l.source.places[id];
+    const bool floats = !place.element || l.options.dtype == Dtype::kF32;
+    if (tiles.by_line && floats && id != l.graph.output && !fusion.scalar[id] &&
+        tiles.n * tiles.column_blocks == tiles.c_out)
+      place.blocked = norm_reads_blocks(l, id);
+    if (place.blocked && place.kind == Location::Kind::kOutput) l.out.output_alignment = 16;
+  }
   const EpilogueText e = epilogue(l, fusion, tiles);
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
   const auto count = static_cast<unsigned>(tiles.tiles), columns = static_cast<unsigned>(tiles.column_blocks);
-  auto emit = [&](const char* name, int resident, const std::string& text, unsigned blocks, unsigned shared) {
+  auto emit = [&](const char* name, int resident, const std::string& text, unsigned blocks, unsigned block,
+                  unsigned shared) {
     const std::string full = fmt::format("{}_{}", name, index);
     l.kernels +=
         fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const Args a) {{\n{}\n}}\n",
-                    threads, resident, full, text);
-    l.out.run.push_back({full, {blocks, columns}, threads, shared});
+                    block, resident, full, text);
+    l.out.run.push_back({full, {blocks, columns}, block, shared});
   };
-  unsigned blocks = count;
+  unsigned blocks = tiles.by_line ? static_cast<unsigned>(tiles.launched) : count;
   if (tiles.held) {
     blocks = 0;
     for (const Owner& o : tiles.owners) blocks += static_cast<unsigned>(o.blocks);
   }
   emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks,
-       static_cast<unsigned>(tiles.shared_bytes()));
-  emit("conv_fma", 1, conv_text(l, fusion, tiles, e, g, true),
-       std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count),
+       threads + (tiles.by_line ? 128 : 0), static_cast<unsigned>(tiles.shared_bytes()));
+  const unsigned fma_blocks = std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count);
+  emit("conv_fma", 1, conv_text(l, fusion, tiles, e, g, true), tiles.by_line ? blocks : fma_blocks, threads,
        threads / 32 * static_cast<unsigned>(tiles.n) * 12);
   note_conv_work(l, fusion, tiles);
   combine_reductions(l, fusion, tiles);
@@ -243,7 +264,9 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
                   index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
                   1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
                   tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
-                  tiles.held ? ", weights stay in shared memory" : ""));
+                  tiles.held      ? ", weights stay in shared memory"
+                  : tiles.by_line ? ", line by line"
+                                  : ""));
   return true;
 }
 

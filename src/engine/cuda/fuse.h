@@ -30,8 +30,10 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
 // The text of the epilogue's parts, for a kernel whose sums are sum[phase][piece and variant][register].
 struct EpilogueText {
   std::string state;   // declared before the loop
+  std::string pool;    // likewise: the pool's running values
   std::string sums;    // once a group of phases, with all sums at hand
   std::string point;   // for one row of one variant and one group of phases
+  std::string row;     // by line, if not empty, instead of point: for one row of all variants
   std::string window;  // for one row, after the loop
   std::string finish;  // once, at the end
 };

@@ -246,58 +246,6 @@ bool over_channel_axis(const Node& node) {
 
 }  // namespace
 
-Id lower_norm(Lowering& l, Id id) {
-  const Node& node = l.graph[id];
-  if (!is(node, "moments") || node.attrs.word("axes") == "batch") return kNone;
-  Id norm = kNone;
-  for (Id reader = 0; reader < l.graph.size(); ++reader) {
-    if (std::ranges::find(l.graph[reader].in, id) == l.graph[reader].in.end()) continue;
-    if (norm != kNone || !is(l.graph[reader], "normalize") || l.graph[reader].in[0] != node.in[0])
-      return kNone;
-    norm = reader;
-  }
-  const Node& normalize = l.graph[norm == kNone ? id : norm];
-  const Shape& in = l.graph[node.in[0]].shape;
-  Shape reduced;
-  const std::string base = set_base(l, node, reduced);
-  if (norm == kNone) return kNone;
-  // A channel's elements go to neighbouring threads, so that what depends on the channel alone is computed
-  // once a thread.
-  const int64_t channels = reduced[1], voxels = count(reduced) / channels;
-  if (channels > 1024) return kNone;
-  // About ten elements a thread pay for the two joins over the block.
-  const int64_t per_channel = std::clamp<int64_t>((voxels + 9) / 10, 1, 1024 / channels),
-                each = (voxels + per_channel - 1) / per_channel;
-  const int64_t threads = (channels * per_channel + 31) / 32 * 32;
-  if (each > 16) return kNone;
-  l.keep(norm);
-  std::string y = "(v[k] - m) * r";
-  if (normalize.in[2] != kNone) y = fmt::format("({}) * {}", y, l.source.operand(normalize.in[2], in, "i"));
-  if (normalize.in[3] != kNone) y = fmt::format("({}) + {}", y, l.source.operand(normalize.in[3], in, "i"));
-  Shape space = reduced;
-  space[1] = 1;
-  const std::string at =
-      fmt::format("At i = {}::at(j); i.x[0] = base.x[0]; i.x[1] = base.x[1] + c;", dims(space));
-  const std::string loop = fmt::format(
-      "_Pragma(\"unroll\") for (int k = 0; k < {}; ++k) {{ const int j = first + k * {}; if (c < {} && j < "
-      "{}) {{",
-      each, per_channel, channels, voxels);
-  l.kernel(fmt::format("norm_{}", norm),
-           fmt::format("{0} constexpr i64 n = {1}ll; const int c = threadIdx.x / {11}, first = threadIdx.x % "
-                       "{11}; float v[{2}]; double s = 0, q = 0; "
-                       "{3} {4} v[k] = {5}; s += v[k]; }} }} "
-                       "const float m = (float)(block_join<Sum>(s) / n); {3} const float d = v[k] - m; q += "
-                       "(double)d * d; }} }} "
-                       "const float r = inv_sqrt((float)(block_join<Sum>(q) / n) + {6}); {3} {4} "
-                       "store<{7}>({8}, {9}::offset(i), {10}); }} }}",
-                       base, count(reduced), each, loop, at, l.source.operand(node.in[0], in, "i"),
-                       number(norm_eps(normalize)), l.source.type(norm), l.source.address(norm), dims(in), y,
-                       per_channel),
-           node.shape[1], static_cast<unsigned>(threads));
-  note_work(l, norm);
-  return norm;
-}
-
 bool must_store(const Lowering& l, Id id) {
   const Node& node = l.graph[id];
   if (is_pointwise(node)) return false;

@@ -30,6 +30,9 @@ const char kProductsSm80[] =
 const char kProductsSm90[] =
 #include "engine/cuda/kernels/products_sm90.cuh"
     ;
+const char kLinesSm90[] =
+#include "engine/cuda/kernels/lines_sm90.cuh"
+    ;
 const char kHeldSm90[] =
 #include "engine/cuda/kernels/held_sm90.cuh"
     ;
@@ -87,6 +90,10 @@ void Lowering::keep(Id id) {
   if (weights[id]) {
     place = {Location::Kind::kPacked, reserve_packed(checked_mul(elements, 4, "the packed weights")), false};
   } else if (id == graph.output) {
+    place = {Location::Kind::kOutput, 0, true};
+  } else if (id < plan.graph.size() && plan.places[id].kind == Place::Kind::kOutput) {
+    // The plan lends it the output's memory: the last kernel reads each element where it writes it, or holds
+    // the whole set in registers before.
     place = {Location::Kind::kOutput, 0, true};
   } else {
     place = {Location::Kind::kWorkspace, reserve(checked_mul(elements, 4, "the workspace")), false};
@@ -151,7 +158,7 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     if (chip.wgmma) {
       text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
       for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);
-      text += std::string(kProductsSm90) + kHeldSm90;
+      text += std::string(kProductsSm90) + kHeldSm90 + kLinesSm90;
     } else {
       text += kProductsSm80;
     }

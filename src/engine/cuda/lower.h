@@ -39,6 +39,8 @@ struct Lowered {
   std::vector<Copy> copies;  // parameters into the packed block
   std::vector<Launch> pack, run;
   int64_t packed_bytes = 0, workspace_bytes = 0;
+  int output_alignment =
+      1;  // bytes; more where vectors of intermediate values are kept in the output's memory
   std::vector<std::string> notes;  // for explain
 };
 
@@ -91,6 +93,9 @@ void lower_alone(Lowering& l, Id id, bool packing = false);
 // A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that
 // alone reads them, in one sweep. Returns that normalize, or kNone if nothing was done.
 Id lower_norm(Lowering& l, Id id);
+// Whether value `id`, when it is stored, is read by such a norm alone, which then can read blocks of
+// channels.
+bool norm_reads_blocks(const Lowering& l, Id id);
 // Whether a kernel of its own is needed, or its readers can compute it in place.
 bool must_store(const Lowering& l, Id id);
 // A convolution with all that it can take of its pass; false (and `why`) if it must go the general way.

@@ -32,6 +32,7 @@ class CudaProgram final : public Program {
     copies_ = std::move(lowered.copies);
     packed_bytes_ = static_cast<size_t>(lowered.packed_bytes);
     workspace_bytes_ = static_cast<size_t>(lowered.workspace_bytes);
+    output_alignment_ = static_cast<size_t>(lowered.output_alignment);
     notes_ = cuda::describe(plan, options, lowered, compiled.cubin, rates_of(device_, chip));
     notes_.insert(notes_.begin(),
                   fmt::format("{} (sm_{}{}), kernels for {}, {}", device_.name, device_.major, device_.minor,
@@ -69,6 +70,8 @@ class CudaProgram final : public Program {
     const ContextScope scope(context_);
     check_memory(input, "input");
     check_memory(output, "output");
+    if (address(output) % output_alignment_ != 0)
+      throw invalid("output is at {}, which is no multiple of {} bytes", output, output_alignment_);
     launch(run_, input, output, workspace, const_cast<void*>(packed), stream);
   }
 
@@ -149,7 +152,7 @@ class CudaProgram final : public Program {
   std::vector<Lowered::Copy> copies_;
   std::vector<Step> pack_, run_;
   std::vector<std::string> notes_;
-  size_t packed_bytes_ = 0, workspace_bytes_ = 0;
+  size_t packed_bytes_ = 0, workspace_bytes_ = 0, output_alignment_ = 1;
 };
 
 }  // namespace

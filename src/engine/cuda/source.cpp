@@ -211,11 +211,19 @@ std::string Source::functions() const {
   for (Id id = 0; id < graph_.size(); ++id) {
     const Location::Kind kind = places[id].kind;
     if (weights_[id] || kind == Location::Kind::kNone || kind == Location::Kind::kInline ||
-        kind == Location::Kind::kOutput)
+        id == graph_.output)
       continue;
-    text += fmt::format(
-        "DEVICE float v{}(const Args& a, const At& i) {{ return load<{}>({}, {}::offset(i)); }}\n", id,
-        type(id), address(id), dims(graph_[id].shape));
+    const Shape& shape = graph_[id].shape;
+    std::string offset = dims(shape) + "::offset(i)";
+    if (places[id].blocked) {
+      Shape block = shape;
+      block[1] /= 16;
+      offset =
+          fmt::format("{}::offset(At{{{{i.x[0], i.x[1] / 16, i.x[2], i.x[3], i.x[4]}}}}) * 16 + i.x[1] % 16",
+                      dims(block));
+    }
+    text += fmt::format("DEVICE float v{}(const Args& a, const At& i) {{ return load<{}>({}, {}); }}\n", id,
+                        type(id), address(id), offset);
   }
   for (Id id = 0; id < graph_.size(); ++id) {
     if (weights_[id] || places[id].kind != Location::Kind::kInline) continue;

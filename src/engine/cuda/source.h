@@ -13,6 +13,9 @@ struct Location {
   Kind kind = Kind::kNone;
   int64_t offset = 0;    // behind the pointer of its kind
   bool element = false;  // of the program's element type; otherwise float
+  // Laid out [n][c / 16][voxel][16]: what tensor cores leave in neighbouring lanes is stored in whole
+  // sectors.
+  bool blocked = false;
 };
 
 // "1.5f", "kInf": a number as the device code writes it.

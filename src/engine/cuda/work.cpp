@@ -46,8 +46,7 @@ void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t) {
     if (work.kernel != conv) continue;
     work.bytes = copy + static_cast<double>(t.stream_bytes());
     // Every row of every tile, useful or not, with each tap of each block of channels.
-    work.products = 2.0 * t.tiles * t.m * t.variants * t.n * t.column_blocks * t.ck *
-                    static_cast<double>(t.steps.size()) * (1 + t.input_lo + t.weights_lo);
+    work.products = 2.0 * t.row_steps() * t.n * t.column_blocks * t.ck * (1 + t.input_lo + t.weights_lo);
     for (const Id id : f.nodes) {
       if (id == f.conv) continue;
       work.operations += flops(l.graph, id);

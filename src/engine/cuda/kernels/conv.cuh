@@ -14,56 +14,65 @@ struct Scale {
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // ---- Pre-pass: float32 N C ... -> fp16 rows, with what the choice of the scale needs -----------------------------
-// A thread makes 16 bytes, 8 channels of one row; G::kCk / 8 neighbouring threads make the row.
+// A thread makes 16 bytes, 8 channels of one row, of each of the width's residues, which read the same sectors; G::kCk / 8
+// neighbouring threads make the rows.
 template <class G, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
   Scale* scale = (Scale*)(a.ws + G::kScale);
   if (!first && !scale->again) return;
-  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kResidues;
+  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kResidues / G::kFw;
   const float up = first ? 1.f : scale->up;
   // Residues of the same rows run together: what one reads, the others find in the cache.
   for (int part = blockIdx.x; part < G::kConvertBlocks; part += gridDim.x) {
-  const int chunk = threadIdx.x % chunks, block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks;
+  const int chunk = threadIdx.x % chunks, block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks * G::kFw;
   const i64 row = (i64)(part / planes) * rows_per_block + threadIdx.x / chunks - G::kGuard;
-  float x[8];
+  float x[G::kFw][8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = 0.f;
+  for (int i = 0; i < 8 * G::kFw; ++i) x[i / 8][i % 8] = 0.f;
   if (row >= 0 && row < G::kRows) {
     const int plane = (int)(row / G::kPlane), rest = (int)(row % G::kPlane), line = rest / G::kPitchW;
-    const int bd = residue / (G::kFh * G::kFw), bh = residue / G::kFw % G::kFh, bw = residue % G::kFw;
-    const int d = plane % G::kPitchD * G::kFd + bd, h = line * G::kFh + bh, w = rest % G::kPitchW * G::kFw + bw;
-    if (line < G::kPitchH && d < G::kInD && h < G::kInH && w < G::kInW) {
+    const int bd = residue / (G::kFh * G::kFw), bh = residue / G::kFw % G::kFh;
+    const int d = plane % G::kPitchD * G::kFd + bd, h = line * G::kFh + bh, w = rest % G::kPitchW * G::kFw;
+    if (line < G::kPitchH && d < G::kInD && h < G::kInH) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int c = block * G::kCk + chunk * 8 + i;
-        if (G::kCIn % G::kCk == 0 || c < G::kCIn) x[i] = value(plane / G::kPitchD, c, d, h, w);
+#pragma unroll
+        for (int b = 0; b < G::kFw; ++b) {
+          if (w + b < G::kInW && (G::kCIn % G::kCk == 0 || c < G::kCIn)) x[b][i] = value(plane / G::kPitchD, c, d, h, w + b);
+        }
       }
     }
   }
   const i64 end = G::kRows + 2 * G::kGuard;
-  if (row + G::kGuard < end) {
-    u32 hi[4], lo[4];
+  u32 top = 0, low = 0x7f800000u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float p = x[2 * i] * up, q = x[2 * i + 1] * up;
-      F16 hp, hq, lp, lq;
-      from_float(p, hp); from_float(q, hq);
-      from_float((p - to_float(hp)) * 2048.f, lp); from_float((q - to_float(hq)) * 2048.f, lq);
-      hi[i] = hp.bits | (u32)hq.bits << 16;
-      lo[i] = lp.bits | (u32)lq.bits << 16;
+  for (int b = 0; b < G::kFw; ++b) {
+    if (row + G::kGuard < end) {
+      u32 hi[4], lo[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float p = x[b][2 * i] * up, q = x[b][2 * i + 1] * up;
+        F16 hp, hq, lp, lq;
+        from_float(p, hp); from_float(q, hq);
+        from_float((p - to_float(hp)) * 2048.f, lp); from_float((q - to_float(hq)) * 2048.f, lq);
+        hi[i] = hp.bits | (u32)hq.bits << 16;
+        lo[i] = lp.bits | (u32)lq.bits << 16;
+      }
+      const i64 at = (i64)((residue + b) * G::kBlocks + block) * G::kPlaneBytes + (row + G::kGuard) * (G::kCk * 2) +
+                     16 * swizzle((int)(row + G::kGuard), chunk, G::kCk);
+      *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+      if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
     }
-    const i64 at = (i64)(residue * G::kBlocks + block) * G::kPlaneBytes + (row + G::kGuard) * (G::kCk * 2) +
-                   16 * swizzle((int)(row + G::kGuard), chunk, G::kCk);
-    *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
-    if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+    // The largest |x|, and the smallest largest |x| of a row that is not all zero; as bits, whose order is the same.
+    u32 largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(x[b][i]) & 0x7fffffffu);
+#pragma unroll
+    for (int d = 1; d < chunks; d <<= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
+    top = max(top, largest);
+    if (largest) low = min(low, largest);
   }
   if (!first) continue;
-  // The largest |x|, and the smallest largest |x| of a row that is not all zero; as bits, whose order is the same.
-  u32 top = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) top = max(top, __float_as_uint(x[i]) & 0x7fffffffu);
-#pragma unroll
-  for (int d = 1; d < chunks; d <<= 1) top = max(top, __shfl_xor_sync(~0u, top, d));
-  u32 low = top ? top : 0x7f800000u;
 #pragma unroll
   for (int d = chunks; d < 32; d <<= 1) {
     top = max(top, __shfl_xor_sync(~0u, top, d));

@@ -183,4 +183,91 @@ template <class G> struct Moments {
     join_warps<G, JoinMoments>(scratch, out);
   }
 };
+
+// The same for blocks of many tiles, in fewer instructions: sums of differences from a pivot, which is the mean of all that
+// the warp has seen (in the beginning, a value), so that nothing cancels. `scratch` holds the pivots until it is flushed.
+template <class G> struct RunningMoments {
+  static constexpr int kColumns = G::kN / 4, kOwn = (kColumns + 7) / 8;
+  float k, p[kOwn], q[kOwn];
+  DEVICE void clear() {
+    k = 0.f;
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) p[b] = q[b] = 0.f;
+  }
+  // Column i of a lane's columns in the tile.
+  static DEVICE int column(int i) { return 8 * (i / 2) + 2 * ((int)threadIdx.x % 4) + i % 2; }
+  // The sum of column i's differences from its pivot, and that of their squares.
+  static DEVICE void differences(float& s, float& t, int i, const float (&sum)[G::kSums][G::kNr], const bool (&real)[G::kSums][2], const float* pivot) {
+    s = t = 0.f;
+    if (i >= kColumns) return;
+    const float about = pivot[column(i)];
+#pragma unroll
+    for (int x = 0; x < G::kSums * 2; ++x) {
+      const float e = real[x / 2][x % 2] ? sum[x / 2][i / 2 * 4 + x % 2 * 2 + i % 2] - about : 0.f;
+      s += e;
+      t = fmaf(e, e, t);
+    }
+  }
+  // What is kept of x and y and its neighbour's, d lanes away.
+  static DEVICE void exchange(float& x, float y, int d) {
+    const bool upper = threadIdx.x & d;
+    const float other = __shfl_xor_sync(~0u, upper ? x : y, d);
+    x = (upper ? y : x) + other;
+  }
+  DEVICE void update(const float (&sum)[G::kSums][G::kNr], const bool (&real)[G::kSums][2], float* scratch) {
+    const int lane = threadIdx.x % 32;
+    float* pivot = scratch + threadIdx.x / 32 % 4 * G::kN;
+    int rows = 0;  // in four lanes each
+#pragma unroll
+    for (int x = 0; x < G::kSums * 2; ++x) rows += __popc(__ballot_sync(~0u, real[x / 2][x % 2]));
+    if (rows == 0) return;
+    if (k == 0.f && lane < 4) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) pivot[column(i)] = sum[0][i / 2 * 4 + i % 2];
+    }
+    __syncwarp();
+    const float n = rows / 4, inverse = 1.f / n, share = n / (k + n), weight = k * share;
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) {
+      // Of two columns the lane keeps one and hands the other over: halves, quarters, eighths.
+      float s[4], t[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float s2, t2;
+        differences(s[j], t[j], 8 * b + j, sum, real, pivot);
+        differences(s2, t2, 8 * b + j + 4, sum, real, pivot);
+        exchange(s[j], s2, 16);
+        exchange(t[j], t2, 16);
+      }
+#pragma unroll
+      for (int level = 2; level < 4; ++level) {
+#pragma unroll
+        for (int j = 0; j < 8 >> level; ++j) {
+          exchange(s[j], s[j + (8 >> level)], 32 >> level);
+          exchange(t[j], t[j + (8 >> level)], 32 >> level);
+        }
+      }
+      const int own = min(8 * b + lane / 4, kColumns - 1);
+      const float mean = s[0] * inverse, d = pivot[column(own)] + mean - p[b];
+      p[b] = fmaf(d, share, p[b]);
+      q[b] += fmaf(-s[0], mean, t[0]) + d * d * weight;
+      __syncwarp();
+      if (8 * b + lane / 4 < kColumns) pivot[column(own)] = p[b];
+    }
+    k += n;
+    __syncwarp();
+  }
+  DEVICE void flush(float* scratch, float* out) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    warpgroup_sync();
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) {
+      const int i = 8 * b + lane / 4;
+      if (i >= kColumns) continue;
+      float* s = scratch + (warp * G::kN + column(i)) * 3;
+      s[0] = k; s[1] = p[b]; s[2] = q[b];
+    }
+    join_warps<G, JoinMoments>(scratch, out);
+  }
+};
 )cuda"

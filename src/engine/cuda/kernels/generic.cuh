@@ -62,6 +62,41 @@ template <class Op, class F> DEVICE typename Op::T block_reduce(i64 n, F f) {
   return block_join<Op>(v);
 }
 
+// Mean and biased variance of the values v[k] with there(k) of all threads. Within a warp float32 sums of differences from
+// one of its values, which neither cancel nor grow with the mean; across warps float64. There are `total` numbers; FULL of a
+// thread's v[k] are there, or none, and at most one more.
+template <int FULL, int N, int W, class P>
+DEVICE void block_moments(const float (&v)[N][W], P there, double total, float& mean, float& variance) {
+  __shared__ double part[2][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float pivot = __shfl_sync(~0u, v[0][0], 0);
+  float s = 0.f, q = 0.f;
+  int count = FULL * __popc(__ballot_sync(~0u, there(0)));
+  if (FULL < N) count += __popc(__ballot_sync(~0u, there(N - 1)));
+#pragma unroll
+  for (int k = 0; k < N * W; ++k) s += there(k / W) ? v[k / W][k % W] - pivot : 0.f;
+#pragma unroll
+  for (int d = 16; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
+  if (lane == 0) part[0][warp] = (double)pivot * (count * W) + s;
+  __syncthreads();
+  const bool exists = lane < (int)blockDim.x / 32;
+  double sum = exists ? part[0][lane] : 0;
+  for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+  mean = (float)(sum / total);
+#pragma unroll
+  for (int k = 0; k < N * W; ++k) {
+    const float e = there(k / W) ? v[k / W][k % W] - mean : 0.f;
+    q = fmaf(e, e, q);
+  }
+#pragma unroll
+  for (int d = 16; d; d >>= 1) q += __shfl_xor_sync(~0u, q, d);
+  if (lane == 0) part[1][warp] = q;
+  __syncthreads();
+  double squares = exists ? part[1][lane] : 0;
+  for (int d = 16; d; d >>= 1) squares += __shfl_xor_sync(~0u, squares, d);
+  variance = (float)(squares / total);
+}
+
 // log sum exp x = m + log sum exp(x - m); an infinite m counts as 0, as in PyTorch.
 template <class F> DEVICE float block_logsumexp(i64 n, F f) {
   float m = block_reduce<Max>(n, f);

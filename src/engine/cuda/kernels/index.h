@@ -37,6 +37,12 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
     r.jd = plane % G::kJd;
     r.jh = block / G::kTilesAcross * G::kLines + (q / (G::kWidth / 8)) * 8 + i / 8;
     r.jw = block % G::kTilesAcross * G::kWidth + (q % (G::kWidth / 8)) * 8 + i % 8;
+  } else if (G::kByLine) {
+    const int rest = tile % G::kTilesPerPlane * G::kM + 64 * q + i;
+    r.n = 0;
+    r.jd = tile / G::kTilesPerPlane;
+    r.jh = rest / G::kPitchW;
+    r.jw = rest % G::kPitchW;
   } else {
     const int row = tile * G::kM + 64 * q + i, plane = row / G::kPlane, rest = row % G::kPlane;
     r.n = plane / G::kPitchD;

@@ -1,0 +1,196 @@
+R"cuda(
+// Tiles by line (sm_90a, see line_tiles.cpp): a block lives as long as the kernel. One of its warpgroups has the rows of
+// each line of taps and the slabs of weights brought into two rings, tile after tile; the others multiply, and while one of
+// them is in its epilogue the others have the tensor cores.
+template <int REGISTERS> DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <int REGISTERS> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+
+// A place in a ring of N, and how often the ring was gone round.
+template <int N> struct Place {
+  int at;
+  u32 parity;
+  DEVICE void next() {
+    if (++at == N) { at = 0; parity ^= 1; }
+  }
+  DEVICE int before() const { return at == 0 ? N - 1 : at - 1; }
+};
+
+// The block's `turn`th tile, or kTiles if there are no more: forwards and backwards in turns, so that the first blocks do
+// not always have the longer tiles.
+template <class G> DEVICE int line_tile(int turn, const int* order) {
+  const int s = turn * gridDim.x + (turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  return s >= G::kTiles ? G::kTiles : order[s / G::kTilesPerPlane] * G::kTilesPerPlane + s % G::kTilesPerPlane;
+}
+template <class G> DEVICE bool line_exists(int tile, int shift) { return (u32)(tile / G::kTilesPerPlane + shift) < (u32)G::kPitchD; }
+
+template <class G> struct Lines {
+  // Shared memory: lines of rows, slabs of weights, scratch, barriers of both rings: filled, left by all.
+  static constexpr int kSlabs = G::kBuffers * G::kTileShared, kScratchAt = kSlabs + G::kStages * G::kStageBytes;
+  static constexpr int kLineFull = kScratchAt + G::kScratch, kLineLeft = kLineFull + 8 * G::kBuffers;
+  static constexpr int kSlabFull = kLineLeft + 8 * G::kBuffers, kSlabLeft = kSlabFull + 8 * G::kStages;
+  u32 shared;
+  u64 rows, weights;  // descriptors of the first line and the first slab
+  Place<G::kBuffers> line;
+  Place<G::kStages> slab;
+
+  static DEVICE void start(u32 at) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < G::kBuffers; ++i) { barrier_init(at + kLineFull + 8 * i, 1); barrier_init(at + kLineLeft + 8 * i, G::kThreads / 128); }
+      for (int i = 0; i < G::kStages; ++i) { barrier_init(at + kSlabFull + 8 * i, 1); barrier_init(at + kSlabLeft + 8 * i, G::kThreads / 128); }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  // All that the block's tiles read, in the order of use; by one thread, with 24 registers.
+  static DEVICE void bring(const Args& a, u32 at, const i64* chunk, const int* shift, const int* order) {
+    Place<G::kBuffers> line{0, 1};  // the first round finds all places left
+    Place<G::kStages> slab{0, 1};
+#pragma unroll 1
+    for (int turn = 0, tile; (tile = line_tile<G>(turn, order)) < G::kTiles; ++turn) {
+#pragma unroll 1
+      for (int g = 0; g < G::kGroups; ++g) {
+        if (!line_exists<G>(tile, shift[g])) continue;
+        barrier_wait(at + kLineLeft + 8 * line.at, line.parity);
+        barrier_expect(at + kLineFull + 8 * line.at, G::kTileHalf * (1 + G::kInputLo));
+#pragma unroll 1
+        for (int b = 0; b < G::kFw; ++b) {
+          const i64 row = (i64)(tile / G::kTilesPerPlane) * G::kPlane + tile % G::kTilesPerPlane * G::kM;
+          const u8* from = a.ws + (G::kCopy + row * (G::kCk * 2) + chunk[g * G::kFw + b]);
+          const u32 to = at + line.at * G::kTileShared + b * G::kChunkBytes;
+          bulk_copy(to, from, G::kChunkBytes, at + kLineFull + 8 * line.at);
+          if (G::kInputLo) bulk_copy(to + G::kTileHalf, from + G::kCopyHalf, G::kChunkBytes, at + kLineFull + 8 * line.at);
+        }
+        line.next();
+#pragma unroll 1
+        for (int k = 0; k < G::kKw; ++k) {
+          barrier_wait(at + kSlabLeft + 8 * slab.at, slab.parity);
+          barrier_expect(at + kSlabFull + 8 * slab.at, G::kSlabBytes);
+          bulk_copy(at + kSlabs + slab.at * G::kStageBytes, a.packed + (G::kStream + (i64)((int)blockIdx.y * G::kSteps + g * G::kKw + k) * G::kSlabBytes),
+                    G::kSlabBytes, at + kSlabFull + 8 * slab.at);
+          slab.next();
+        }
+      }
+    }
+  }
+
+  DEVICE void begin(u32 at) {
+    shared = at;
+    const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the same in all lanes for the compiler too
+    rows = descriptor<G>(shared + piece_row<G>(warpgroup) * (G::kCk * 2), 8 * G::kCk * 2);
+    weights = descriptor<G>(shared + kSlabs, 8 * G::kCk * 2);
+    line = {0, 0};
+    slab = {0, 0};
+  }
+  DEVICE void leave(int barrier) {
+    if (threadIdx.x % 128 == 0) barrier_arrive(shared + barrier);
+  }
+  // sum (+)= the rows `offset` bytes into half HALF of the line x half WHALF of the slab.
+  template <int HALF, int WHALF> DEVICE void multiply(float (&sum)[G::kNr], int offset, bool add) const {
+    const u64 x = rows + (u64)(u32)(line.at * (G::kTileShared >> 4)), w = weights + (u64)(u32)(slab.at * (G::kStageBytes >> 4));
+#pragma unroll
+    for (int k = 0; k < G::kCk / 16; ++k) {
+      wgmma<G::kN>(sum, x + (u64)((HALF * G::kTileHalf + offset + k * 32) >> 4),
+                   w + (u64)((WHALF * G::kN * G::kCk * 2 + k * 32) >> 4), add || k > 0);
+    }
+  }
+  // sum = the products of class [begin, end) of lines. OFFSET[tap][variant]: bytes from a line's first row.
+  template <int TAPS>
+  DEVICE void products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int (&offset)[TAPS * G::kSums]) {
+    bool first = true;
+#pragma unroll 1
+    for (int g = begin; g < end; ++g) {
+      if (!line_exists<G>(tile, shift[g])) continue;
+      barrier_wait(shared + kLineFull + 8 * line.at, line.parity);
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap) {
+        barrier_wait(shared + kSlabFull + 8 * slab.at, slab.parity);
+        wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < G::kSums; ++s) multiply<0, 0>(sum[s], offset[tap * G::kSums + s], !first || tap > 0);
+        wgmma_commit();
+        // The tap before is done; this one stays in flight.
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (tap > 0 || !first) {
+          leave(kSlabLeft + 8 * slab.before());
+          if (tap == 0) leave(kLineLeft + 8 * line.before());
+        }
+        slab.next();
+      }
+      line.next();
+      first = false;
+    }
+    wgmma_wait();
+    hold(sum);
+    leave(kSlabLeft + 8 * slab.before());
+    leave(kLineLeft + 8 * line.before());
+  }
+  // The same with split operands: hi*hi, and hi*lo + lo*hi at 2^11 their size, few terms before they reach the sum. One
+  // variant's after the other's, and the taps in a loop: the sums leave no room for more. One warpgroup has the mixed
+  // products first, the other one last, so that they do not wait for the tensor cores and leave them together.
+  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
+    if (__shfl_sync(~0u, threadIdx.x / 128, 0) % 2 == 0) split_products<true>(sum, tile, begin, end, shift, offset);
+    else split_products<false>(sum, tile, begin, end, shift, offset);
+  }
+  template <bool MIXED_FIRST>
+  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
+    float part[1][G::kNr];
+#pragma unroll
+    for (int i = 0; i < G::kNr; ++i) part[0][i] = 0.f;
+#pragma unroll
+    for (int s = 0; s < G::kSums; ++s)
+#pragma unroll
+      for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
+#pragma unroll 1
+    for (int g = begin; g < end; ++g) {
+      if (!line_exists<G>(tile, shift[g])) continue;
+      barrier_wait(shared + kLineFull + 8 * line.at, line.parity);
+#pragma unroll 1
+      for (int tap = 0; tap < G::kKw; ++tap) {
+        barrier_wait(shared + kSlabFull + 8 * slab.at, slab.parity);
+#pragma unroll
+        for (int s = 0; s < G::kSums; ++s) {
+          const int rows_at = offset[tap * G::kSums + s];
+          if (MIXED_FIRST) {
+            mixed(part, rows_at);
+#pragma unroll
+            for (int i = 0; i < G::kNr; ++i) part[0][i] *= 0x1p-11f;
+            hold(part);
+            whole(part, rows_at, true);
+#pragma unroll
+            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
+          } else {
+            whole(part, rows_at, false);
+#pragma unroll
+            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
+            hold(sum);
+            mixed(part, rows_at);
+#pragma unroll
+            for (int i = 0; i < G::kNr; ++i) sum[s][i] = fmaf(part[0][i], 0x1p-11f, sum[s][i]);
+          }
+          hold(sum);
+        }
+        leave(kSlabLeft + 8 * slab.at);
+        slab.next();
+      }
+      leave(kLineLeft + 8 * line.at);
+      line.next();
+    }
+  }
+  DEVICE void mixed(float (&part)[1][G::kNr], int rows_at) const {  // part = hi*lo + lo*hi
+    wgmma_fence();
+    if (G::kInputLo) multiply<1, 0>(part[0], rows_at, false);
+    if (G::kWeightsLo) multiply<0, 1>(part[0], rows_at, G::kInputLo);
+    wgmma_commit();
+    wgmma_wait();
+    hold(part);
+  }
+  DEVICE void whole(float (&part)[1][G::kNr], int rows_at, bool add) const {  // part (+)= hi*hi
+    wgmma_fence();
+    multiply<0, 0>(part[0], rows_at, add);
+    wgmma_commit();
+    wgmma_wait();
+    hold(part);
+  }
+};
+)cuda"

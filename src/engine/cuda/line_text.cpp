@@ -1,0 +1,93 @@
+#include "engine/cuda/conv_text.h"
+
+// The text of a convolution's kernel whose tiles go by line.
+namespace upweave::cuda {
+namespace {
+
+// Computed when they are needed, not ahead: products leave no registers for them.
+constexpr const char* kRows =
+    "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n  Row rows[G::kPieces][2];\n"
+    "#pragma unroll\n  for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(here, threadIdx.x / 128, "
+    "threadIdx.x "
+    "/ 32 % 4 * 16 + lane / 4 + 8 * r);\n";
+
+// One class of outputs after the other; `products` fills sum[0].
+std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::string& products,
+                         const std::string& rows) {
+  const std::string point = fmt::format(
+      "      const int p = 0, ud = 0, uh = 0, uw = s; (void)p; const Row& row = rows[p][r];\n{}", e.point);
+  const std::string window =
+      e.window.empty() ? "" : "    const int p = 0; const Row& row = rows[p][r];\n" + e.window;
+  std::string before, behind, points;
+  const std::string row =
+      e.row.empty()
+          ? fmt::format("#pragma unroll\n    for (int s = 0; s < G::kSums; ++s) {{\n{}    }}\n", point)
+          : e.row;
+  // Where the pool's values are in memory, one row after the other goes to its end: registers for one.
+  points = fmt::format("#pragma unroll\n    for (int r = 0; r < 2; ++r) {{\n{}{}{}    }}\n",
+                       t.pool_in_memory ? e.pool : "", row, t.pool_in_memory ? window : "");
+  if (!t.pool_in_memory) {
+    before = e.pool;
+    if (!window.empty())
+      behind = fmt::format("  {{\n{}#pragma unroll\n  for (int r = 0; r < 2; ++r) {{\n{}  }}\n  }}\n", rows,
+                           window);
+  }
+  return fmt::format(
+      "{}#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    const int ed = group, eh = 0, "
+      "ew = 0; (void)eh;\n    float sum[1][G::kSums][G::kNr];\n{}{}{}{}  }}\n{}",
+      before, t.phases.size(), products, rows, e.sums, points, behind);
+}
+
+}  // namespace
+
+std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
+                      const std::string& g, bool fma) {
+  std::string s = fmt::format(
+      "  typedef {0} G;\n  constexpr bool fma = {1};\n  const Scale& sx = *(const Scale*)(a.ws + "
+      "G::kScale);\n"
+      "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
+      "  if ({2}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
+      "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t, owner = 0; "
+      "(void)owner;\n",
+      g, fma, fma ? "!" : "");
+  if (fma) {
+    const Node& conv = l.graph[fusion.conv];
+    s += fmt::format(
+        "  float* scratch = (float*)raw + threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n"
+        "  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n",
+        input_value(l, conv.in[0], Mapped::kInput), input_value(l, conv.in[1], Mapped::kKernel));
+    const std::string products = fmt::format(
+        "    products_fma<G>(sum[0], group, {0}_classes, {0}_groups, (const int(*)[3]){0}_taps, (const "
+        "int(*)[3]){0}_deltas, rows, xv, wv);\n",
+        g);
+    return s + e.state +
+           "#pragma unroll 1\n  for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {\n" +
+           kRows + classes_text(t, e, products, "") + "  }\n" + e.finish;
+  }
+  std::vector<int> offsets;
+  for (int step = 0; step < t.group_begin[1]; ++step) {
+    for (const int row : t.steps[step].row_offset) offsets.push_back(row * t.row_bytes());
+  }
+  const std::string lines =
+      fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
+  const std::string products = t.input_lo || t.weights_lo
+                                   ? fmt::format("    pipe.split_products({}, {}_offsets);\n", lines, g)
+                                   : fmt::format("    pipe.products<{}>({}, {{{}}});\n", t.group_begin[1],
+                                                 lines, fmt::join(offsets, ", "));
+  s += fmt::format(
+      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
+      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n    if (threadIdx.x == G::kThreads) "
+      "Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order);\n  }} else {{\n"
+      "  take_registers<240>();\n"
+      "  const float down = sx.down * sw.down; (void)down;\n"
+      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Lines<G>::kScratchAt) + "
+      "threadIdx.x "
+      "/ 128 * 4 * G::kN * 3; (void)scratch;\n"
+      "{1}  Lines<G> pipe;\n  pipe.begin(shared);\n"
+      "#pragma unroll 1\n  for (int turn = 0, tile; (tile = line_tile<G>(turn, {0}_order)) < G::kTiles; "
+      "++turn) {{\n",
+      g, e.state);
+  return s + classes_text(t, e, products, kRows) + "  }\n" + e.finish + "  }\n";
+}
+
+}  // namespace upweave::cuda

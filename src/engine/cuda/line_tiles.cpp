@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <numeric>
+
+#include "engine/cuda/tile_axis.h"
+
+// Tiles by line, for a convolution in the plane with a pool behind it. Rows run over (line of windows,
+// sample, window) instead of (sample, line, window): all rows of a tile have the same line, so that
+//   - a tap that reaches beyond the first or the last line of the input is left out, not multiplied with
+//     zeros, and there are no gaps between samples;
+//   - the rows that the taps of one kernel line read are one piece of the copy, which can be streamed as the
+//     weights are. So a tile needs little shared memory, the hi and lo of `strict` included, and its first
+//     rows arrive while the tile before is computed.
+// In the axes of ConvTiles: depth is the line, height the sample (one tap, no pool), and there is one batch.
+namespace upweave::cuda {
+namespace {
+
+// Groups of steps: for each class of outputs the lines of the kernel that reach it, for each of those all
+// taps.
+void list_lines(ConvTiles& t) {
+  const auto& [line, sample, w] = t.axis;
+  t.group_begin.assign(1, 0);
+  t.class_begin.assign(1, 0);
+  const int shift = modulo(w.lo, 8);  // a copy starts at a multiple of eight rows
+  for (int e = 0; e < line.classes; ++e) {
+    t.phases.push_back({e, 0, 0});
+    for (int kl = 0; kl < line.kernel; ++kl) {
+      int delta = 0;
+      if (!reaches(line, e, kl, delta)) continue;
+      const int at = floor_div(delta, line.f);
+      for (int block = 0; block < t.blocks; ++block) {
+        t.line_shift.push_back(at);
+        for (int b = 0; b < w.f; ++b)
+          t.chunks.push_back({modulo(delta, line.f) * w.f + b, block, at * t.plane + w.lo - shift});
+        for (int kw = 0; kw < w.kernel; ++kw) {
+          Step step;
+          step.block = block;
+          step.tap = {kl, 0, kw};
+          for (int v = 0; v < w.f; ++v) {
+            const int i = w.padding - kw * w.dilation + v;
+            step.delta.push_back({delta, 0, i});
+            step.row_offset.push_back(modulo(i, w.f) * t.chunk_rows + shift + floor_div(i, w.f) - w.lo);
+          }
+          t.steps.push_back(std::move(step));
+        }
+        t.group_begin.push_back(static_cast<int>(t.steps.size()));
+      }
+    }
+    t.class_begin.push_back(static_cast<int>(t.group_begin.size()) - 1);
+  }
+}
+
+}  // namespace
+
+int ConvTiles::lines_at(int window, int cls) const {
+  int found = 0;
+  for (int g = class_begin[cls]; g < class_begin[cls + 1]; ++g) {
+    const int at = window + line_shift[g];
+    found += at >= 0 && at < axis[0].stored;
+  }
+  return found;
+}
+
+double ConvTiles::row_steps() const {
+  if (!by_line) return static_cast<double>(tiles) * m * variants * static_cast<double>(steps.size());
+  double met = 0;
+  for (int j = 0; j < axis[0].windows; ++j) {
+    for (size_t c = 0; c + 1 < class_begin.size(); ++c) met += lines_at(j, static_cast<int>(c));
+  }
+  return met * axis[2].kernel * tiles_per_plane * m * variants;
+}
+
+bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
+  const bool exact = wish.input_lo || wish.weights_lo;
+  if (g.spatial != 2 || g.groups != 1 || !wish.wgmma || !wish.pooled || wish.one_sample) return false;
+  t = {};
+  t.by_line = true;
+  t.c_in = static_cast<int>(g.c_in);
+  t.c_out = static_cast<int>(g.c_out);
+  t.input_lo = wish.input_lo;
+  t.weights_lo = wish.weights_lo;
+  auto& [line, sample, w] = t.axis;
+  sample.in = sample.out = static_cast<int>(g.batch);
+  for (size_t a = 0; a < 2; ++a) {
+    Axis& x = a == 0 ? line : w;
+    x.in = static_cast<int>(g.in[a]);
+    x.kernel = static_cast<int>(g.kernel[a]);
+    x.stride = static_cast<int>(g.stride[a]);
+    x.padding = static_cast<int>(g.padding[a]);
+    x.dilation = static_cast<int>(g.dilation[a]);
+    x.out = static_cast<int>(g.out[a]);
+  }
+  std::string why;
+  if (!make_axis(line, wish.pool[1], wish.all_outputs, why) || !make_axis(sample, 1, true, why) ||
+      !make_axis(w, wish.pool[2], wish.all_outputs, why))
+    return false;
+  if (w.stride != 1 || w.f > 2) return false;  // every line then has the same taps
+  line.once = 1;
+  line.classes = line.window;
+  line.pitch = line.stored;  // lines beyond the input are left out, so no zeros are kept for them
+
+  t.ck = t.c_in <= 16 ? 16 : t.c_in <= 32 ? 32 : 64;
+  t.blocks = ceil_div(t.c_in, t.ck);
+  const int all = round_up(t.c_out, 16);
+  if (all > 128 && (wish.whole_columns || all % 128 != 0)) return false;
+  t.n = std::min(all, 128);
+  t.column_blocks = all / t.n;
+
+  t.warpgroups = 2;
+  t.m = 128;
+  t.variants = w.f;
+  t.residues = line.f * w.f;
+  t.plane = round_up(sample.pitch * w.pitch, 8);
+  t.rows = static_cast<int64_t>(line.pitch) * t.plane;
+  t.tiles_per_plane = ceil_div(t.plane, t.m);
+  t.tiles = line.windows * t.tiles_per_plane;
+  t.chunk_rows = round_up(modulo(w.lo, 8) + t.m + w.hi - w.lo, 8);
+  t.guard = round_up(t.chunk_rows + 8, 8);
+  if (t.rows > 1 << 30) return false;
+  list_lines(t);
+  for (int j = 0; j < line.windows; ++j) {
+    for (int c = 0; c < line.classes; ++c) {
+      if (t.lines_at(j, c) == 0) return false;
+    }
+  }
+  t.owners.assign(1, {});
+  t.owners[0].chunks = w.f;
+  // Long tiles first, so that short ones fill what is left at the end.
+  t.line_order.resize(line.windows);
+  std::iota(t.line_order.begin(), t.line_order.end(), 0);
+  auto work = [&](int j) {
+    int lines = 0;
+    for (int c = 0; c < line.classes; ++c) lines += t.lines_at(j, c);
+    return lines;
+  };
+  std::ranges::stable_sort(t.line_order, std::greater<>(), work);
+  t.launched = std::min(std::max(1, wish.multiprocessors / t.column_blocks), t.tiles);
+
+  // Beside split sums there are no registers for the pool's running values: they wait where they are stored.
+  t.pool_in_memory = exact;
+  if (t.pool_in_memory && !wish.pool_leaves) return false;
+  t.scratch = wish.reduces;
+  t.buffers = t.stages = 2;
+  if (t.shared_bytes() > wish.shared_limit) return false;
+  while (t.stages < 8 && t.shared_bytes() + t.stage_bytes() <= wish.shared_limit) ++t.stages;
+  return true;
+}
+
+}  // namespace upweave::cuda

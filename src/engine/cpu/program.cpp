@@ -154,8 +154,7 @@ class CpuProgram final : public Program {
       take(make_schedule(slices->plan, options, blocks));
       part_ = slices->plan.graph;
       if (values_bytes() < near_bytes() / 20) break;  // too little work for all threads
-      if (values_bytes() <= near_bytes() && values_bytes() + scratch_ <= kScratchBytes * threads_)
-        return true;
+      if (values_bytes() <= near_bytes() && values_bytes() + scratch_ <= scratch_limit(threads_)) return true;
     }
     samples_ = 1;
     blocks_ = 0;

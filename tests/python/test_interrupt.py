@@ -14,10 +14,11 @@ import upweave
 
 TEXT = "conv_transpose kernel | sum channel"
 
-# Minutes of work in some MB of memory.
+# Minutes of work in some MB of memory. A shell's background jobs inherit a SIGINT that is ignored.
 LONG = """
-import sys
+import signal, sys
 import numpy as np, upweave
+signal.signal(signal.SIGINT, signal.default_int_handler)
 space, taps = (int(word) for word in sys.argv[2:])
 x, k = np.ones((60, 8, *[space] * 3), np.float32), np.ones((8, 256, *[taps] * 3), np.float32)
 plan = upweave.compile("conv_transpose kernel | sum channel", engine=sys.argv[1], threads=1, algorithm="direct",

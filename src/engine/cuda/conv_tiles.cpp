@@ -290,14 +290,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   t.weights_lo = wish.weights_lo;
   t.store_phases = wish.store_phases;
   for (size_t a = 0; a < g.spatial; ++a) {
-    if (g.in[a] > 1 << 20 || g.out[a] > 1 << 20) return why = "an extent is beyond a million", false;
-    Axis& x = t.axis[3 - g.spatial + a];
-    x.in = static_cast<int>(g.in[a]);
-    x.kernel = static_cast<int>(g.kernel[a]);
-    x.stride = static_cast<int>(g.stride[a]);
-    x.padding = static_cast<int>(g.padding[a]);
-    x.dilation = static_cast<int>(g.dilation[a]);
-    x.out = static_cast<int>(g.out[a]);
+    if (!read_axis(g, a, t.axis[3 - g.spatial + a], why)) return false;
   }
   for (size_t a = 0; a < 3; ++a) {
     if (!make_axis(t.axis[a], wish.pool[a], wish.all_outputs, why)) return false;

@@ -80,16 +80,8 @@ bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
   t.weights_lo = wish.weights_lo;
   auto& [line, sample, w] = t.axis;
   sample.in = sample.out = static_cast<int>(g.batch);
-  for (size_t a = 0; a < 2; ++a) {
-    Axis& x = a == 0 ? line : w;
-    x.in = static_cast<int>(g.in[a]);
-    x.kernel = static_cast<int>(g.kernel[a]);
-    x.stride = static_cast<int>(g.stride[a]);
-    x.padding = static_cast<int>(g.padding[a]);
-    x.dilation = static_cast<int>(g.dilation[a]);
-    x.out = static_cast<int>(g.out[a]);
-  }
   std::string why;
+  if (!read_axis(g, 0, line, why) || !read_axis(g, 1, w, why)) return false;
   if (!make_axis(line, wish.pool[1], wish.all_outputs, why) || !make_axis(sample, 1, true, why) ||
       !make_axis(w, wish.pool[2], wish.all_outputs, why))
     return false;

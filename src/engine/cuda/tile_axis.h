@@ -12,6 +12,18 @@ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int round_up(int a, int b) { return ceil_div(a, b) * b; }
 inline int modulo(int a, int b) { return a - floor_div(a, b) * b; }
 
+// What the geometry says of its axis `a`.
+inline bool read_axis(const ConvGeometry& g, size_t a, Axis& x, std::string& why) {
+  if (g.in[a] > 1 << 20 || g.out[a] > 1 << 20) return why = "an extent is beyond a million", false;
+  x.in = static_cast<int>(g.in[a]);
+  x.kernel = static_cast<int>(g.kernel[a]);
+  x.stride = static_cast<int>(g.stride[a]);
+  x.padding = static_cast<int>(g.padding[a]);
+  x.dilation = static_cast<int>(g.dilation[a]);
+  x.out = static_cast<int>(g.out[a]);
+  return true;
+}
+
 // (e + padding - k dilation) / stride, if it is whole.
 inline bool reaches(const Axis& x, int e, int k, int& delta) {
   const int at = e + x.padding - k * x.dilation;

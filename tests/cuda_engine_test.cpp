@@ -18,7 +18,7 @@ namespace {
 
 using testing::DeviceBlock;
 
-enum class Values { kNormal, kUniform, kLognormal, kTiny, kHuge, kDark, kSpecial };
+enum class Values { kNormal, kUniform, kLognormal, kTiny, kHuge, kWide, kDark, kSpecial };
 
 struct Case {
   std::string name, text;
@@ -44,6 +44,8 @@ double draw(std::mt19937_64& rng, Values values, bool input, int64_t i, int64_t 
       return input ? z * 0x1p-60 : z;
     case Values::kHuge:
       return input ? z * 0x1p60 : z;
+    case Values::kWide:
+      return input && i > n / 2 ? z * 0x1p-20 : z;  // more than hi and lo hold together at one scale
     case Values::kDark:
       return input && i > n / 2 ? z * 1e-20 : z;  // half the voxels far below the rest
     case Values::kSpecial: {
@@ -130,7 +132,7 @@ TEST_P(CudaEngine, MatchesTheReference) {
 
 std::string with(const Case& c) {
   const char* types[] = {"f32", "f16", "bf16", "f64"};
-  const char* values[] = {"normal", "uniform", "lognormal", "tiny", "huge", "dark", "special"};
+  const char* values[] = {"normal", "uniform", "lognormal", "tiny", "huge", "wide", "dark", "special"};
   std::string name = c.name + "_" + types[static_cast<int>(c.dtype)] +
                      (c.precision == Precision::kFast ? "_fast_" : "_strict_") +
                      values[static_cast<int>(c.values)];
@@ -229,7 +231,7 @@ std::vector<Case> all_cases() {
         add(c, dtype, precision, Values::kNormal);
     }
     for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge,
-                                Values::kDark, Values::kSpecial}) {
+                                Values::kWide, Values::kDark, Values::kSpecial}) {
       add(c, Dtype::kF32, Precision::kStrict, values);
     }
   }

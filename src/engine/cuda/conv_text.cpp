@@ -125,6 +125,13 @@ int64_t weight_columns(const ConvTiles& t) {
   return int64_t{t.c_out} * t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel;
 }
 
+// By line: turns for which every block has a list.
+static size_t last_turns(const ConvTiles& t) {
+  size_t most = 0;
+  for (const auto& tiles : t.last_tiles) most = std::max(most, tiles.size());
+  return most;
+}
+
 // The tiling as constants of a struct and tables beside it.
 std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepared& p) {
   const auto& [d, h, w] = t.axis;
@@ -149,6 +156,7 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   put("kTileShared", t.tile_shared()), put("kTileHalf", t.tile_half()), put("kBuffers", t.buffers),
       put("kOwners", static_cast<int64_t>(t.owners.size())), put("kWeightShared", t.weight_shared()),
       put("kScratch", t.scratch_bytes()), put("kTakers", t.takers);
+  put("kPlainTurns", t.plain_turns), put("kTurns", t.plain_turns + last_turns(t));
   put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
   put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1),
       put("kSteps", static_cast<int64_t>(t.steps.size()));
@@ -162,6 +170,12 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
       add("kExtremes", p.extremes);
   add("kStream", p.stream), add("kWeightScale", p.weight_scale), add("kWeightExtremes", p.weight_extremes);
   put("kWeightExtremeCount", weight_columns(t));
+  put("kWarpChunks", std::min(4, t.ck / 8));  // beside eight rows or more
+  // The pre-pass's guess at the input's scale: in the middle of what fits fp16 with lo at that scale, if it
+  // is to be.
+  const bool one = t.one_scale() && t.input_lo;
+  text += fmt::format("  static constexpr float kGuess = {}, kLo = {};\n", one ? "0x1p8f" : "1.f",
+                      one ? "1.f" : "2048.f");
   text += "};\n";
   std::vector<int64_t> chunks, taps, deltas;
   for (const Chunk& c : t.chunks) {
@@ -179,6 +193,12 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   if (t.by_line) {
     text += ints(g + "_shifts", "int", {t.line_shift.begin(), t.line_shift.end()}) +
             ints(g + "_order", "int", {t.line_order.begin(), t.line_order.end()});
+    std::vector<int64_t> last(last_turns(t) * t.last_tiles.size(), t.tiles);
+    for (size_t b = 0; b < t.last_tiles.size(); ++b) {
+      for (size_t turn = 0; turn < t.last_tiles[b].size(); ++turn)
+        last[turn * t.last_tiles.size() + b] = t.last_tiles[b][turn];
+    }
+    text += ints(g + "_last", "int", last);
     std::vector<int64_t> offsets;  // of every line's taps and variants
     for (int step = 0; step < t.group_begin[1]; ++step) {
       for (const int row : t.steps[step].row_offset) offsets.push_back(int64_t{row} * t.row_bytes());

@@ -91,8 +91,12 @@ struct ConvTiles {
   std::vector<int> line_shift;  // per group: the line that it reads, counted from the tile's window
   std::vector<int> line_order;  // lines of windows, most work first
   int launched = 1;             // blocks, each for many tiles
-  bool pool_in_memory = false;  // running values of the pool lie where the pooled ones will
+  int plain_turns = 0;          // in which block b takes the b-th of the next tiles in that order
+  std::vector<std::vector<int>> last_tiles;  // per block: its tiles in the turns after those
+  bool pool_in_memory = false;               // running values of the pool lie where the pooled ones will
 
+  // Whether hi and lo should have one scale, so that their products meet in one sum.
+  bool one_scale() const { return by_line && weights_lo; }
   int row_bytes() const { return ck * 2; }
   int slab_bytes() const { return n * ck * 2 * (weights_lo ? 2 : 1); }
   int stage_bytes() const { return slab_bytes() * group_max; }

@@ -56,6 +56,11 @@ Driver open() {
   find(lib, "cuCtxSynchronize", d.synchronize);
   find(lib, "cuPointerGetAttribute", d.pointer_attribute);
   find(lib, "cuGetErrorString", d.error_text);
+  int (*version)(int*) = nullptr;
+  int number = 0;
+  find(lib, "cuDriverGetVersion", version);
+  if (version(&number) == 0 && number >= 12030)
+    find(lib, "cuLaunchKernelEx", d.launch_early);  // in graphs too
   if (const int code = d.init(0)) {
     const char* text = nullptr;
     d.error_text(code, &text);

@@ -12,6 +12,18 @@ using Module = void*;
 using Function = void*;
 using DevicePtr = unsigned long long;
 
+struct alignas(8) LaunchAttribute {  // CUlaunchAttribute
+  int id, padding = 0;
+  int value;
+  char reserved[60] = {};
+};
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid[3], block[3], shared;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+
 struct Driver {
   int (*init)(unsigned);
   int (*device_get)(int*, int);
@@ -29,6 +41,9 @@ struct Driver {
   int (*function_set)(Function, int, int);
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,
                 void**, void**);
+  // Beside `launch`, from CUDA 12.3 on, or null: a kernel that may be launched while the one before it still
+  // works.
+  int (*launch_early)(const LaunchConfig*, Function, void**, void**);
   int (*copy_async)(DevicePtr, DevicePtr, size_t, Stream);
   int (*alloc)(DevicePtr*, size_t);
   int (*free)(DevicePtr);

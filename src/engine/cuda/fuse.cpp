@@ -87,10 +87,10 @@ Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
   }
   Prepared p;
   p.copy = l.reserve(t.copy_bytes());
-  p.scale = l.reserve(16);
+  p.scale = l.reserve(32);
   p.extremes = l.reserve(int64_t{convert_blocks(t)} * 8);
   p.stream = l.reserve_packed(t.stream_bytes());
-  p.weight_scale = l.reserve_packed(16);
+  p.weight_scale = l.reserve_packed(32);
   p.weight_extremes = l.reserve_packed(weight_columns(t) * 8);
   return l.prepared[key] = p;
 }
@@ -100,21 +100,18 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
   auto kernel_of = [&](std::vector<Launch>& list, const char* name, int64_t blocks, unsigned block,
                        const std::string& body) {
     const std::string full = fmt::format("{}_{}", name, index);
-    l.kernels +=
-        fmt::format("extern \"C\" __global__ void __launch_bounds__({}, 1) {}(const Args a) {{\n{}\n}}\n",
-                    block, full, body);
+    l.write_kernel(full, block, 1, body);
     list.push_back({full, {static_cast<unsigned>(blocks), 1}, block, 0});
   };
   const std::string value = input_value(l, x, t.by_line ? Mapped::kInput : Mapped::kNo),
                     weight = input_value(l, kernel, t.by_line ? Mapped::kKernel : Mapped::kNo);
   const unsigned blocks = convert_blocks(t);
-  const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 8;  // usually they find nothing to do
+  const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 4;  // usually they find nothing to do
   kernel_of(l.out.run, "convert", blocks, 256, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
-  kernel_of(
-      l.out.run, "choose", 1, 1024,
-      fmt::format(
-          "choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), false);", g,
-          blocks));
+  kernel_of(l.out.run, "choose", 1, 1024,
+            fmt::format("choose_scale<{2}>((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + "
+                        "{0}::kScale), {0}::kGuess, false);",
+                        g, blocks, t.one_scale() && t.input_lo ? 1 : 2048));
   kernel_of(l.out.run, "rescale", std::min(few, blocks), 256,
             fmt::format("convert_rows<{}>(a, {}, false);", g, value));
   const int64_t columns = weight_columns(t);
@@ -122,9 +119,9 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
   kernel_of(l.out.pack, "weight_extremes", (columns + 255) / 256, 256,
             fmt::format("weight_extremes<{}>(a, {});", g, weight));
   kernel_of(l.out.pack, "weight_choose", 1, 1024,
-            fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
-                        "(Scale*)(a.packed + {0}::kWeightScale), true);",
-                        g, columns));
+            fmt::format("choose_scale<{2}>((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
+                        "(Scale*)(a.packed + {0}::kWeightScale), 1.f, true);",
+                        g, columns, t.one_scale() ? 1 : 2048));
   kernel_of(l.out.pack, "pack", (chunks + 255) / 256, 256,
             fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_taps, {1});", g, weight));
 }
@@ -235,12 +232,10 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   const EpilogueText e = epilogue(l, fusion, tiles);
   const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
   const auto count = static_cast<unsigned>(tiles.tiles), columns = static_cast<unsigned>(tiles.column_blocks);
-  auto emit = [&](const char* name, int resident, const std::string& text, unsigned blocks, unsigned block,
-                  unsigned shared) {
+  auto emit = [&](const char* name, unsigned resident, const std::string& text, unsigned blocks,
+                  unsigned block, unsigned shared) {
     const std::string full = fmt::format("{}_{}", name, index);
-    l.kernels +=
-        fmt::format("extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const Args a) {{\n{}\n}}\n",
-                    block, resident, full, text);
+    l.write_kernel(full, block, resident, text);
     l.out.run.push_back({full, {blocks, columns}, block, shared});
   };
   unsigned blocks = tiles.by_line ? static_cast<unsigned>(tiles.launched) : count;
@@ -248,7 +243,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     blocks = 0;
     for (const Owner& o : tiles.owners) blocks += static_cast<unsigned>(o.blocks);
   }
-  emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks,
+  emit("conv", static_cast<unsigned>(tiles.resident), conv_text(l, fusion, tiles, e, g, false), blocks,
        threads + (tiles.by_line ? 128 : 0), static_cast<unsigned>(tiles.shared_bytes()));
   const unsigned fma_blocks = std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count);
   emit("conv_fma", 1, conv_text(l, fusion, tiles, e, g, true), tiles.by_line ? blocks : fma_blocks, threads,

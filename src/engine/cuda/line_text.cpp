@@ -70,21 +70,24 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   }
   const std::string lines =
       fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
-  const std::string products = t.input_lo || t.weights_lo
-                                   ? fmt::format("    pipe.split_products({}, {}_offsets);\n", lines, g)
-                                   : fmt::format("    pipe.products<{}>({}, {{{}}});\n", t.group_begin[1],
-                                                 lines, fmt::join(offsets, ", "));
+  const std::string products =
+      t.input_lo || t.weights_lo
+          ? fmt::format("    pipe.split_products({}, {}_offsets, G::kInputLo ? sx.lo : 1.f, sw.lo);\n", lines,
+                        g)
+          : fmt::format("    pipe.products<{}>({}, {{{}}});\n", t.group_begin[1], lines,
+                        fmt::join(offsets, ", "));
   s += fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
       "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n    if (threadIdx.x == G::kThreads) "
-      "Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order);\n  }} else {{\n"
+      "Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order, {0}_last);\n  }} else {{\n"
       "  take_registers<240>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n"
       "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Lines<G>::kScratchAt) + "
       "threadIdx.x "
       "/ 128 * 4 * G::kN * 3; (void)scratch;\n"
       "{1}  Lines<G> pipe;\n  pipe.begin(shared);\n"
-      "#pragma unroll 1\n  for (int turn = 0, tile; (tile = line_tile<G>(turn, {0}_order)) < G::kTiles; "
+      "#pragma unroll 1\n  for (int turn = 0, tile; (tile = line_tile<G>(turn, {0}_order, {0}_last)) < "
+      "G::kTiles; "
       "++turn) {{\n",
       g, e.state);
   return s + classes_text(t, e, products, kRows) + "  }\n" + e.finish + "  }\n";

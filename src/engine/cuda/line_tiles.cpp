@@ -49,6 +49,56 @@ void list_lines(ConvTiles& t) {
   }
 }
 
+// Which block computes which tiles. Long tiles first, one a block and turn; in the last turns, where it
+// counts, the least loaded block takes the next, and then blocks exchange tiles while the longest day becomes
+// shorter.
+void share_tiles(ConvTiles& t) {
+  constexpr int kShared = 12;  // turns, for tables of constants are small
+  const int lines = t.axis[0].windows, blocks = t.launched, classes = t.axis[0].classes;
+  std::vector<int> cost(lines, classes);  // in halves of a line of taps: an epilogue is about one half
+  for (int j = 0; j < lines; ++j) {
+    for (int c = 0; c < classes; ++c) cost[j] += 2 * t.lines_at(j, c);
+  }
+  t.line_order.resize(lines);
+  std::iota(t.line_order.begin(), t.line_order.end(), 0);
+  std::ranges::stable_sort(t.line_order, std::greater<>(), [&](int j) { return cost[j]; });
+  auto tile = [&](int s) {
+    return t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane;
+  };
+  auto cost_of = [&](int at) { return cost[at / t.tiles_per_plane]; };
+
+  t.plain_turns = std::max(0, ceil_div(t.tiles, blocks) - kShared);
+  t.last_tiles.assign(blocks, {});
+  std::vector<int64_t> load(blocks, 0);
+  int s = 0;
+  for (; s < t.plain_turns * blocks; ++s) load[s % blocks] += cost_of(tile(s));
+  for (; s < t.tiles; ++s) {
+    const auto least = std::ranges::min_element(load) - load.begin();
+    load[least] += cost_of(tile(s));
+    t.last_tiles[least].push_back(tile(s));
+  }
+  for (int round = 0; round < 8 * blocks; ++round) {
+    const auto most = std::ranges::max_element(load) - load.begin();
+    int64_t best = load[most], gain = 0;
+    int *give = nullptr, *take = nullptr;
+    auto with = most;
+    for (int b = 0; b < blocks; ++b) {
+      for (int& mine : t.last_tiles[most]) {
+        for (int& theirs : t.last_tiles[b]) {
+          const int64_t less = cost_of(mine) - cost_of(theirs),
+                        longer = std::max(load[most] - less, load[b] + less);
+          if (longer >= best) continue;
+          best = longer, gain = less, with = b, give = &mine, take = &theirs;
+        }
+      }
+    }
+    if (!give) break;
+    std::swap(*give, *take);
+    load[most] -= gain;
+    load[with] += gain;
+  }
+}
+
 }  // namespace
 
 int ConvTiles::lines_at(int window, int cls) const {
@@ -116,16 +166,8 @@ bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
   }
   t.owners.assign(1, {});
   t.owners[0].chunks = w.f;
-  // Long tiles first, so that short ones fill what is left at the end.
-  t.line_order.resize(line.windows);
-  std::iota(t.line_order.begin(), t.line_order.end(), 0);
-  auto work = [&](int j) {
-    int lines = 0;
-    for (int c = 0; c < line.classes; ++c) lines += t.lines_at(j, c);
-    return lines;
-  };
-  std::ranges::stable_sort(t.line_order, std::greater<>(), work);
   t.launched = std::min(std::max(1, wish.multiprocessors / t.column_blocks), t.tiles);
+  share_tiles(t);
 
   // Beside split sums there are no registers for the pool's running values: they wait where they are stored.
   t.pool_in_memory = exact;

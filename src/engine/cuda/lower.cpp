@@ -100,12 +100,18 @@ void Lowering::keep(Id id) {
   }
 }
 
+void Lowering::write_kernel(const std::string& name, unsigned block, unsigned resident,
+                            const std::string& body) {
+  kernels += fmt::format(
+      "extern \"C\" __global__ void __launch_bounds__({}{}) {}(const Args a) {{\nawait_previous();\n{}\n}}\n",
+      block, resident ? fmt::format(", {}", resident) : "", name, body);
+}
+
 void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
-                      bool packing) {
+                      bool packing, unsigned resident) {
   if (blocks > INT32_MAX)
     throw fail(Status::kUnsupported, "{} needs {} blocks, more than a launch can have", name, blocks);
-  kernels += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const Args a) {{ {} }}\n",
-                         block, name, body);
+  write_kernel(name, block, resident, body);
   (packing ? out.pack : out.run).push_back({name, {static_cast<unsigned>(blocks), 1}, block, 0});
 }
 

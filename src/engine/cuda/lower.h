@@ -77,9 +77,12 @@ struct Lowering {
   int64_t reserve_packed(int64_t bytes);
   void keep(Id id);  // gives a value a place in memory, unless it has one
   bool stored(Id id) const;
-  // A kernel of `body` (the text between its braces), launched by run (or by pack).
+  // The text of a kernel with `body` between its braces; `resident` blocks of it must fit a
+  // multiprocessor; 0: as the compiler likes.
+  void write_kernel(const std::string& name, unsigned block, unsigned resident, const std::string& body);
+  // The same, launched by run (or by pack).
   void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
-              bool packing = false);
+              bool packing = false, unsigned resident = 0);
 };
 
 // Writes down what the kernels of the convolution lowered last must do, and what the last kernel must that

@@ -197,7 +197,9 @@ Id lower_norm(Lowering& l, Id id) {
         "((const uint4*)all)[i];\n",
         bytes / 16, s.threads, to, bytes);
   }
-  l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(s.threads));
+  // Registers for 1280 threads a multiprocessor: loads of one block run beside the sums of others.
+  l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(s.threads), false,
+           std::max(1u, 1280 / static_cast<unsigned>(s.threads)));
   note_work(l, norm);
   return norm;
 }

@@ -18,7 +18,8 @@ namespace {
 using namespace cuda;
 
 constexpr int kOutOfMemory = 2;
-constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kProgrammaticSerialization = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kMaxDynamicShared = 8;           // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 class CudaProgram final : public Program {
  public:
@@ -28,6 +29,7 @@ class CudaProgram final : public Program {
     Lowered lowered = lower(plan, options, chip);
     const Compiled compiled = compile(lowered.source, chip.arch());
     const Driver& d = driver();
+    early_ = chip.major >= 9 && d.launch_early;
     check(d.module_load(&module_, compiled.cubin.data()), "cuModuleLoadData");
     copies_ = std::move(lowered.copies);
     packed_bytes_ = static_cast<size_t>(lowered.packed_bytes);
@@ -139,16 +141,31 @@ class CudaProgram final : public Program {
     } args{input, output, workspace, packed};
     void* parameters[] = {&args};
     for (const Step& step : steps) {
-      check(driver().launch(step.function, step.launch.grid[0], step.launch.grid[1], 1, step.launch.block, 1,
-                            1, step.launch.shared, stream, parameters, nullptr),
+      // Each kernel waits by itself for the one before it (await_previous); the first for whatever the stream
+      // holds.
+      const bool early = early_ && &step != steps.data();
+      check(early ? launch_early(step, stream, parameters)
+                  : driver().launch(step.function, step.launch.grid[0], step.launch.grid[1], 1,
+                                    step.launch.block, 1, 1, step.launch.shared, stream, parameters, nullptr),
             step.launch.kernel.c_str());
       throw_if_interrupted();
     }
+  }
+  static int launch_early(const Step& step, void* stream, void** parameters) {
+    LaunchAttribute allow{.id = kProgrammaticSerialization, .value = 1};
+    const LaunchConfig config{{step.launch.grid[0], step.launch.grid[1], 1},
+                              {step.launch.block, 1, 1},
+                              step.launch.shared,
+                              stream,
+                              &allow,
+                              1};
+    return driver().launch_early(&config, step.function, parameters, nullptr);
   }
 
   Device device_;
   void* context_;
   Module module_ = nullptr;
+  bool early_ = false;  // kernels are launched before the one ahead has ended
   std::vector<Lowered::Copy> copies_;
   std::vector<Step> pack_, run_;
   std::vector<std::string> notes_;

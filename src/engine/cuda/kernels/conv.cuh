@@ -8,23 +8,27 @@ R"cuda(
 // What pre-passes leave for the products: scales as powers of two, and whether the data fits fp16 at all.
 struct Scale {
   float up, down;    // x = fp16 * down, fp16 = x * up
+  float lo;          // of split values: fp16 lo = (x * up - hi) * lo
   u32 other_path;    // some values are beyond scaled fp16, or not finite: products must be float32
   u32 again;         // the first guess of the scale was wrong: convert again
 };
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // ---- Pre-pass: float32 N C ... -> fp16 rows, with what the choice of the scale needs -----------------------------
-// A thread makes 16 bytes, 8 channels of one row, of each of the width's residues, which read the same sectors; G::kCk / 8
-// neighbouring threads make the rows.
+// A thread makes 16 bytes, 8 channels of one row, of each of the width's residues, which read the same sectors. A warp has
+// 32 / kWarpChunks neighbouring rows, so that what it reads and what it writes are both whole sectors.
 template <class G, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
   Scale* scale = (Scale*)(a.ws + G::kScale);
   if (!first && !scale->again) return;
   constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kResidues / G::kFw;
-  const float up = first ? 1.f : scale->up;
+  constexpr int across = chunks / G::kWarpChunks, rows = 32 / G::kWarpChunks;  // warps of the same rows; rows of a warp
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = warp % across * G::kWarpChunks + lane / rows;
+  const int in_block = warp / across * rows + lane % rows;
+  const float up = first ? G::kGuess : scale->up, lo_up = first ? G::kLo : scale->lo;
   // Residues of the same rows run together: what one reads, the others find in the cache.
   for (int part = blockIdx.x; part < G::kConvertBlocks; part += gridDim.x) {
-  const int chunk = threadIdx.x % chunks, block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks * G::kFw;
-  const i64 row = (i64)(part / planes) * rows_per_block + threadIdx.x / chunks - G::kGuard;
+  const int block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks * G::kFw;
+  const i64 row = (i64)(part / planes) * rows_per_block + in_block - G::kGuard;
   float x[G::kFw][8];
 #pragma unroll
   for (int i = 0; i < 8 * G::kFw; ++i) x[i / 8][i % 8] = 0.f;
@@ -44,7 +48,7 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
     }
   }
   const i64 end = G::kRows + 2 * G::kGuard;
-  u32 top = 0, low = 0x7f800000u;
+  u32 most[G::kFw];  // the row's largest |x| as bits, whose order is the same
 #pragma unroll
   for (int b = 0; b < G::kFw; ++b) {
     if (row + G::kGuard < end) {
@@ -54,7 +58,7 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
         const float p = x[b][2 * i] * up, q = x[b][2 * i + 1] * up;
         F16 hp, hq, lp, lq;
         from_float(p, hp); from_float(q, hq);
-        from_float((p - to_float(hp)) * 2048.f, lp); from_float((q - to_float(hq)) * 2048.f, lq);
+        from_float((p - to_float(hp)) * lo_up, lp); from_float((q - to_float(hq)) * lo_up, lq);
         hi[i] = hp.bits | (u32)hq.bits << 16;
         lo[i] = lp.bits | (u32)lq.bits << 16;
       }
@@ -63,23 +67,39 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
       *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
       if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
     }
-    // The largest |x|, and the smallest largest |x| of a row that is not all zero; as bits, whose order is the same.
-    u32 largest = 0;
+    most[b] = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(x[b][i]) & 0x7fffffffu);
+    for (int i = 0; i < 8; ++i) most[b] = max(most[b], __float_as_uint(x[b][i]) & 0x7fffffffu);
 #pragma unroll
-    for (int d = 1; d < chunks; d <<= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
-    top = max(top, largest);
-    if (largest) low = min(low, largest);
+    for (int d = rows; d < 32; d <<= 1) most[b] = max(most[b], __shfl_xor_sync(~0u, most[b], d));
   }
   if (!first) continue;
+  if constexpr (across > 1) {  // the row's other channels are in other warps
+    __shared__ u32 other[8][G::kFw][rows];
+    if (lane < rows) {
 #pragma unroll
-  for (int d = chunks; d < 32; d <<= 1) {
+      for (int b = 0; b < G::kFw; ++b) other[warp][b][lane] = most[b];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < across; ++w)
+#pragma unroll
+      for (int b = 0; b < G::kFw; ++b) most[b] = max(most[b], other[warp / across * across + w][b][lane % rows]);
+  }
+  // The largest |x|, and the smallest largest |x| of a row that is not all zero.
+  u32 top = 0, low = 0x7f800000u;
+#pragma unroll
+  for (int b = 0; b < G::kFw; ++b) {
+    top = max(top, most[b]);
+    if (most[b]) low = min(low, most[b]);
+  }
+#pragma unroll
+  for (int d = 1; d < rows; d <<= 1) {
     top = max(top, __shfl_xor_sync(~0u, top, d));
     low = min(low, __shfl_xor_sync(~0u, low, d));
   }
   __shared__ u32 tops[8], lows[8];
-  if (threadIdx.x % 32 == 0) { tops[threadIdx.x / 32] = top; lows[threadIdx.x / 32] = low; }
+  if (lane == 0) { tops[warp] = top; lows[warp] = low; }
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int w = 1; w < 8; ++w) { top = max(top, tops[w]); low = min(low, lows[w]); }
@@ -88,9 +108,10 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
   }
 }
 
-// One block looks at all extremes. fp16 holds |x| up to 65504; hi alone has full precision down to 2^-14, hi and lo
-// together err by 2^-36, which is 2^-23 of 2^-13.
-DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, bool weights) {
+// One block looks at all extremes, which were converted with the scale `guess`. fp16 holds |x| up to 65504; hi alone has
+// full precision down to 2^-14. lo errs by 2^-25 over its own scale: with hi's scale (LO = 1) that is 2^-23 of 2^-2, with
+// 2^11 of it 2^-23 of 2^-13. LO is the scale that the products would like best.
+template <int LO> DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, float guess, bool weights) {
   __shared__ u32 tops[32], lows[32];
   u32 top = 0, low = 0x7f800000u;
   for (int i = threadIdx.x; i < count; i += 8 * blockDim.x) {  // eight loads under way together
@@ -108,18 +129,19 @@ DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, bool weig
   __syncthreads();
   if (threadIdx.x) return;
   for (int w = 1; w < (int)blockDim.x / 32; ++w) { top = max(top, tops[w]); low = min(low, lows[w]); }
-  Scale s{1.f, 1.f, 0, 0};
+  Scale s{guess, 1.f / guess, (float)LO, 0, 0};
   if (top >= 0x7f800000u) {
     s.other_path = 1;  // infinite or not a number
   } else if (top) {
     const int high = (int)(top >> 23) - 127, small = (int)(low >> 23) - 127;  // exponents
-    const bool fits = high <= 14 && high >= -2 && small >= -13;
-    if (!fits || weights) {
-      const int shift = max(-100, min(100, 14 - high));
-      s.up = exp2f((float)shift);
-      s.down = exp2f((float)-shift);
+    const int shift = weights ? -1000 : (int)(__float_as_uint(guess) >> 23) - 127, least = LO == 1 ? -2 : -13;
+    if (high + shift > 14 || high + shift < -2 || small + shift < least) {
+      const int best = max(-100, min(100, 14 - high));
+      s.up = exp2f((float)best);
+      s.down = exp2f((float)-best);
       s.again = 1;
-      if (small + shift < -13) s.other_path = 1;
+      if (small + best < least) s.lo = 2048.f;
+      if (small + best < -13) s.other_path = 1;
     }
   }
   *out = s;
@@ -139,7 +161,7 @@ template <class G, class F> DEVICE void weight_extremes(const Args& a, F value) 
   if (i < G::kWeightExtremeCount) ((uint2*)(a.packed + G::kWeightExtremes))[i] = make_uint2(top, top ? top : 0x7f800000u);
 }
 template <class G, class F> DEVICE void pack_weights(const Args& a, const int (*tap)[3], F value) {
-  const float up = ((Scale*)(a.packed + G::kWeightScale))->up;
+  const Scale& scale = *(const Scale*)(a.packed + G::kWeightScale);
   constexpr int chunks = G::kCk / 8;
   const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= (i64)G::kColumnBlocks * G::kSteps * G::kN * chunks) return;
@@ -151,9 +173,9 @@ template <class G, class F> DEVICE void pack_weights(const Args& a, const int (*
     F16 h[2], l[2];
     for (int e = 0; e < 2; ++e) {
       const int ci = block * G::kCk + chunk * 8 + 2 * k + e;
-      const float x = co < G::kCOut && ci < G::kCIn ? value(ci, co, tap[step][0], tap[step][1], tap[step][2] & 0xffff) * up : 0.f;
+      const float x = co < G::kCOut && ci < G::kCIn ? value(ci, co, tap[step][0], tap[step][1], tap[step][2] & 0xffff) * scale.up : 0.f;
       from_float(x, h[e]);
-      from_float((x - to_float(h[e])) * 2048.f, l[e]);
+      from_float((x - to_float(h[e])) * scale.lo, l[e]);
     }
     hi[k] = h[0].bits | (u32)h[1].bits << 16;
     lo[k] = l[0].bits | (u32)l[1].bits << 16;

@@ -82,7 +82,7 @@ DEVICE void block_moments(const float (&v)[N][W], P there, double total, float& 
   const bool exists = lane < (int)blockDim.x / 32;
   double sum = exists ? part[0][lane] : 0;
   for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-  mean = (float)(sum / total);
+  mean = (float)(sum * (1. / total));
 #pragma unroll
   for (int k = 0; k < N * W; ++k) {
     const float e = there(k / W) ? v[k / W][k % W] - mean : 0.f;
@@ -94,7 +94,7 @@ DEVICE void block_moments(const float (&v)[N][W], P there, double total, float& 
   __syncthreads();
   double squares = exists ? part[1][lane] : 0;
   for (int d = 16; d; d >>= 1) squares += __shfl_xor_sync(~0u, squares, d);
-  variance = (float)(squares / total);
+  variance = (float)(squares * (1. / total));
 }
 
 // log sum exp x = m + log sum exp(x - m); an infinite m counts as 0, as in PyTorch.

@@ -15,11 +15,12 @@ template <int N> struct Place {
   DEVICE int before() const { return at == 0 ? N - 1 : at - 1; }
 };
 
-// The block's `turn`th tile, or kTiles if there are no more: forwards and backwards in turns, so that the first blocks do
-// not always have the longer tiles.
-template <class G> DEVICE int line_tile(int turn, const int* order) {
-  const int s = turn * gridDim.x + (turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  return s >= G::kTiles ? G::kTiles : order[s / G::kTilesPerPlane] * G::kTilesPerPlane + s % G::kTilesPerPlane;
+// The block's `turn`th tile, or kTiles if there are no more; see share_tiles in line_tiles.cpp.
+template <class G> DEVICE int line_tile(int turn, const int* order, const int* last) {
+  if (turn >= G::kTurns) return G::kTiles;
+  if (turn >= G::kPlainTurns) return last[(turn - G::kPlainTurns) * gridDim.x + blockIdx.x];
+  const int s = turn * gridDim.x + blockIdx.x;
+  return order[s / G::kTilesPerPlane] * G::kTilesPerPlane + s % G::kTilesPerPlane;
 }
 template <class G> DEVICE bool line_exists(int tile, int shift) { return (u32)(tile / G::kTilesPerPlane + shift) < (u32)G::kPitchD; }
 
@@ -43,11 +44,11 @@ template <class G> struct Lines {
     __syncthreads();
   }
   // All that the block's tiles read, in the order of use; by one thread, with 24 registers.
-  static DEVICE void bring(const Args& a, u32 at, const i64* chunk, const int* shift, const int* order) {
+  static DEVICE void bring(const Args& a, u32 at, const i64* chunk, const int* shift, const int* order, const int* last) {
     Place<G::kBuffers> line{0, 1};  // the first round finds all places left
     Place<G::kStages> slab{0, 1};
 #pragma unroll 1
-    for (int turn = 0, tile; (tile = line_tile<G>(turn, order)) < G::kTiles; ++turn) {
+    for (int turn = 0, tile; (tile = line_tile<G>(turn, order, last)) < G::kTiles; ++turn) {
 #pragma unroll 1
       for (int g = 0; g < G::kGroups; ++g) {
         if (!line_exists<G>(tile, shift[g])) continue;
@@ -125,15 +126,14 @@ template <class G> struct Lines {
     leave(kSlabLeft + 8 * slab.before());
     leave(kLineLeft + 8 * line.before());
   }
-  // The same with split operands: hi*hi, and hi*lo + lo*hi at 2^11 their size, few terms before they reach the sum. One
-  // variant's after the other's, and the taps in a loop: the sums leave no room for more. One warpgroup has the mixed
-  // products first, the other one last, so that they do not wait for the tensor cores and leave them together.
-  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
-    if (__shfl_sync(~0u, threadIdx.x / 128, 0) % 2 == 0) split_products<true>(sum, tile, begin, end, shift, offset);
-    else split_products<false>(sum, tile, begin, end, shift, offset);
+  // The same with split operands, few terms before they reach the sum. One variant's after the other's, and the taps in a
+  // loop: the sums leave no room for more. x_lo, w_lo: the scales of the two lo.
+  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset, float x_lo, float w_lo) {
+    if (x_lo == 1.f && w_lo == 1.f) split_products<true>(sum, tile, begin, end, shift, offset, 1.f, 1.f);
+    else split_products<false>(sum, tile, begin, end, shift, offset, 1.f / x_lo, 1.f / w_lo);
   }
-  template <bool MIXED_FIRST>
-  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset) {
+  template <bool ONE_SCALE>
+  DEVICE void split_products(float (&sum)[G::kSums][G::kNr], int tile, int begin, int end, const int* shift, const int* offset, float x_lo, float w_lo) {
     float part[1][G::kNr];
 #pragma unroll
     for (int i = 0; i < G::kNr; ++i) part[0][i] = 0.f;
@@ -151,22 +151,16 @@ template <class G> struct Lines {
 #pragma unroll
         for (int s = 0; s < G::kSums; ++s) {
           const int rows_at = offset[tap * G::kSums + s];
-          if (MIXED_FIRST) {
-            mixed(part, rows_at);
-#pragma unroll
-            for (int i = 0; i < G::kNr; ++i) part[0][i] *= 0x1p-11f;
-            hold(part);
-            whole(part, rows_at, true);
-#pragma unroll
-            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
-          } else {
-            whole(part, rows_at, false);
-#pragma unroll
-            for (int i = 0; i < G::kNr; ++i) sum[s][i] += part[0][i];
-            hold(sum);
-            mixed(part, rows_at);
-#pragma unroll
-            for (int i = 0; i < G::kNr; ++i) sum[s][i] = fmaf(part[0][i], 0x1p-11f, sum[s][i]);
+          if (ONE_SCALE) {  // hi*lo + lo*hi + hi*hi, the small ones first
+            wgmma_fence();
+            if (G::kInputLo) multiply<1, 0>(part[0], rows_at, false);
+            if (G::kWeightsLo) multiply<0, 1>(part[0], rows_at, G::kInputLo);
+            multiply<0, 0>(part[0], rows_at, true);
+            add_part(sum[s], part, 1.f);
+          } else {  // for lo of another scale than hi, each by itself
+            if (G::kInputLo) add_product<1, 0>(sum[s], part, rows_at, x_lo);
+            if (G::kWeightsLo) add_product<0, 1>(sum[s], part, rows_at, w_lo);
+            add_product<0, 0>(sum[s], part, rows_at, 1.f);
           }
           hold(sum);
         }
@@ -177,20 +171,18 @@ template <class G> struct Lines {
       line.next();
     }
   }
-  DEVICE void mixed(float (&part)[1][G::kNr], int rows_at) const {  // part = hi*lo + lo*hi
-    wgmma_fence();
-    if (G::kInputLo) multiply<1, 0>(part[0], rows_at, false);
-    if (G::kWeightsLo) multiply<0, 1>(part[0], rows_at, G::kInputLo);
+  // sum += part * scale, once its products are there.
+  static DEVICE void add_part(float (&sum)[G::kNr], float (&part)[1][G::kNr], float scale) {
     wgmma_commit();
     wgmma_wait();
     hold(part);
+#pragma unroll
+    for (int i = 0; i < G::kNr; ++i) sum[i] = fmaf(part[0][i], scale, sum[i]);
   }
-  DEVICE void whole(float (&part)[1][G::kNr], int rows_at, bool add) const {  // part (+)= hi*hi
+  template <int HALF, int WHALF> DEVICE void add_product(float (&sum)[G::kNr], float (&part)[1][G::kNr], int rows_at, float scale) const {
     wgmma_fence();
-    multiply<0, 0>(part[0], rows_at, add);
-    wgmma_commit();
-    wgmma_wait();
-    hold(part);
+    multiply<HALF, WHALF>(part[0], rows_at, false);
+    add_part(sum, part, scale);
   }
 };
 )cuda"

@@ -15,6 +15,14 @@ struct Args {
   u8* packed;
 };
 
+// A run's kernels may be launched while the one before them still works (see CudaProgram::launch): what it wrote is there
+// behind this, with which every kernel starts.
+DEVICE void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 struct F16 { u16 bits; };
 struct BF16 { u16 bits; };
 

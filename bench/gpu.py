@@ -5,12 +5,20 @@ Every contender is timed alike, between events on one stream. Burst: 25 runs aft
 five such rounds. Sustained: a loop of two seconds. Our time holds the pre-pass; `pack + run` holds the weights' packing too.
 Extra memory is what a run needs beside its tensors and its output. --quick is for little time: two short rounds, nothing
 sustained, and of PyTorch only torch.compile's default on the documents' layout in TF32.
+
+The whole takes about 20 minutes. --json keeps every figure and continues where an earlier call with the same file ended,
+--minutes says when to stop; --prepare compiles PyTorch's kernels in several processes before anything is timed.
 """
 import argparse
 import itertools
 import json
 import math
+import os
+import pathlib
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 
 import torch
@@ -122,8 +130,26 @@ def times(row, run, args):
         row["sustained_ms"] = sustained(run, args.sustained)
 
 
-def ours(library, slug, function, tensors, dtype, precision, args):
-    row = {"pipeline": slug, "who": f"upweave {dtype} {precision}"}
+class Truths:
+    """What a pipeline gives in float64, computed once for each element type that the tensors were rounded to."""
+
+    def __init__(self, function):
+        self.function, self.known = function, {}
+
+    def of(self, dtype, given):
+        if dtype not in self.known:
+            self.known.clear()  # gigabytes each
+            with torch.no_grad():
+                self.known[dtype] = self.function(*[t.double() for t in given.values()])
+        return self.known[dtype]
+
+
+def name_of(who):
+    return " ".join(("upweave" if len(who) == 2 else "torch", *who))
+
+
+def ours(library, slug, truths, tensors, dtype, precision, args):
+    row = {"pipeline": slug, "who": name_of((dtype, precision))}
     given = {name: t.to(DTYPES[dtype]) for name, t in tensors.items()}
     start = time.time()
     plan = library.plan(slug, given, precision)
@@ -138,11 +164,8 @@ def ours(library, slug, function, tensors, dtype, precision, args):
         results.append(plan.output.clone())
     row["same_bits"] = torch.equal(results[0], results[1])  # a NaN that was left is unequal to itself
     if not args.no_check:
-        with torch.no_grad():
-            truth = function(*[t.double() for t in given.values()])
-        row["rel_frobenius"], row["max_over_max"] = error(results[0], truth)
+        row["rel_frobenius"], row["max_over_max"] = error(results[0], truths.of(DTYPES[dtype], given))
         row["right"] = row["same_bits"] and row["rel_frobenius"] <= LIMITS[DTYPES[dtype], precision]
-        del truth
         if not row["right"]:
             return row
     del results
@@ -156,8 +179,8 @@ def ours(library, slug, function, tensors, dtype, precision, args):
     return row
 
 
-def theirs(slug, function, tensors, mode, layout, precision, args):
-    row = {"pipeline": slug, "who": f"torch {mode} {layout} {precision}"}
+def contender(function, tensors, mode, layout, precision):
+    """PyTorch's function and what it is called with."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch._dynamo.reset()
     f = torch.compile(function, mode=MODES[mode]) if MODES[mode] else function
@@ -165,25 +188,84 @@ def theirs(slug, function, tensors, mode, layout, precision, args):
     if layout == "channels-last":
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
         given = [t.contiguous(memory_format=formats[t.dim()]) if t.dim() in formats else t for t in given]
+    return lambda: f(*given)
+
+
+def theirs(slug, truths, tensors, mode, layout, precision, args):
+    row = {"pipeline": slug, "who": name_of((mode, layout, precision))}
+    f = contender(truths.function, tensors, mode, layout, precision)
     with torch.no_grad():
         start = time.time()
-        result = f(*given)
+        result = f()
         torch.cuda.synchronize()
         row["compile_s"] = time.time() - start
         if not args.no_check:
-            truth = function(*[t.double() for t in tensors.values()])
-            row["rel_frobenius"], row["max_over_max"] = error(result.contiguous(), truth)
-            del truth
+            row["rel_frobenius"], row["max_over_max"] = error(result.contiguous(), truths.of(torch.float32, tensors))
         size = result.numel() * result.element_size()
         del result
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        f(*given)
+        f()
         torch.cuda.synchronize()
         row["extra_mb"] = (torch.cuda.max_memory_allocated() - before - size) / 1e6
-        times(row, lambda: f(*given), args)
+        times(row, f, args)
     return row
+
+
+def make_tensors(input_shape, parameters):
+    tensors = {"input": torch.randn(input_shape, device="cuda")}
+    for name, shape in parameters.items():  # kernels are scaled so that nothing saturates
+        tensors[name] = torch.randn(shape, device="cuda") * (0.05 if name == "kernel" else 1.0)
+    return tensors
+
+
+def prepare(missing, jobs):
+    """Compiles PyTorch's contenders in `jobs` processes at once, into inductor's cache: the time of most rows. Which of
+    its kernels are fastest is not kept: it was measured with others on the GPU, and the row itself finds out again."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="inductor"))
+    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": threads, "OMP_NUM_THREADS": threads}
+    tasks = [(slug, who) for slug, who in missing if len(who) == 3 and MODES[who[0]]]
+    running, start = [], time.time()
+    while tasks or running:
+        while tasks and len(running) < jobs:
+            slug, who = tasks.pop(0)
+            command = [sys.executable, __file__, "--only", slug, "--precisions", "none", "--compile-alone"]
+            command += ["--torch", who[0], "--layouts", who[1], "--torch-precisions", who[2]]
+            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        running = [process for process in running if process.poll() is None]
+        time.sleep(0.1)
+    for choice in pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.best_config"):
+        choice.unlink()
+    print(f"prepared in {time.time() - start:.0f} s", flush=True)
+
+
+class Table:
+    """The rows so far, and the file that keeps them from one call to the next."""
+
+    def __init__(self, path, head):
+        self.path, self.head, self.rows = path, head, []
+        if not path or not os.path.exists(path):
+            return
+        with open(path) as file:
+            old = json.load(file)
+        for key in ("gpu", "torch", "cuda", "cudnn", "rounds", "idle_s", "sustained_s"):
+            if old.get(key) != head[key]:
+                raise SystemExit(f"{path} was measured with {key} = {old.get(key)}, not {head[key]}: name another file")
+        # What PyTorch cannot do it could not do the second time either; ours is tried again.
+        self.rows = [row for row in old["rows"] if "burst_ms" in row or row["who"].startswith("torch")]
+
+    def has(self, slug, who):
+        return any(row["pipeline"] == slug and row["who"] == name_of(who) for row in self.rows)
+
+    def add(self, row):
+        self.rows.append(row)
+        print(json.dumps(row), flush=True)
+        if self.path:
+            with open(self.path + ".new", "w") as file:
+                json.dump({**self.head, "rows": self.rows}, file, indent=1)
+            os.replace(self.path + ".new", self.path)
 
 
 def geometric_mean(values):
@@ -194,6 +276,8 @@ def summary(table):
     columns = [("burst_ms", "burst", 9), ("pack_and_run_ms", "pack+run", 9), ("sustained_ms", "sustained", 9),
                ("predicted_ms", "predicted", 9), ("floor_ms", "floor", 7), ("extra_mb", "extra MB", 9),
                ("rel_frobenius", "rel. error", 10)]
+    order = [slug for slug, *_ in PIPELINES]
+    table = sorted(table, key=lambda row: (order.index(row["pipeline"]), row["who"].startswith("torch")))
     print(f"\n{'pipeline':50} {'who':34}" + "".join(f" {title:>{width}}" for _, title, width in columns))
     for row in table:
         cells = []
@@ -203,7 +287,7 @@ def summary(table):
         flaw = "" if row.get("right", True) else "  WRONG"
         print(f"{row['pipeline']:50} {row['who']:34}{''.join(cells)}{flaw} {row.get('failed', '')}")
     by = {(row["pipeline"], row["who"]): row["burst_ms"] for row in table if "burst_ms" in row}
-    slugs = list(dict.fromkeys(row["pipeline"] for row in table))
+    slugs = [slug for slug, *_ in PIPELINES if any(row["pipeline"] == slug for row in table)]
     print()
     for who, layout in itertools.product(("f32 fast", "f32 strict"), ("contiguous", "channels-last")):
         ratios = []
@@ -232,7 +316,10 @@ def main():
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--no-check", action="store_true", help="times alone")
     parser.add_argument("--profile", action="store_true", help="our kernels' own times")
-    parser.add_argument("--json", default="", help="a file for every figure")
+    parser.add_argument("--json", default="", help="a file for every figure; rows that it has are not measured again")
+    parser.add_argument("--minutes", type=float, default=0, help="start no row after so long; the file is continued later")
+    parser.add_argument("--prepare", type=int, default=0, metavar="JOBS", help="compile PyTorch's kernels ahead, so many at once")
+    parser.add_argument("--compile-alone", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.idle, args.sustained = 2, 0.3, 0
@@ -240,35 +327,46 @@ def main():
     words = lambda text: [w for w in text.split(",") if w and w != "none"]
     kinds = list(itertools.product(words(args.dtypes), words(args.precisions)))
     peers = list(itertools.product(words(args.torch), words(args.layouts), words(args.torch_precisions)))
-    library = Library(args.library)
     torch.manual_seed(seed := int(time.time()))
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not args.compile_alone
+    pipelines = [p for p in PIPELINES if not args.only or any(word in p[0] for word in args.only.split(","))]
+    if args.compile_alone:
+        for (_, function, *shapes), who in itertools.product(pipelines, peers):
+            with torch.no_grad():
+                contender(function, make_tensors(*shapes), *who)()
+        return 0
+    start = time.time()
     head = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(), "seed": seed, "rounds": args.rounds, "idle_s": args.idle,
             "sustained_s": args.sustained}
     print(json.dumps(head), flush=True)
-    table = []
-    for slug, function, input_shape, parameters in PIPELINES:
-        if args.only and not any(word in slug for word in args.only.split(",")):
-            continue
-        tensors = {"input": torch.randn(input_shape, device="cuda")}
-        for name, shape in parameters.items():  # kernels are scaled so that nothing saturates
-            tensors[name] = torch.randn(shape, device="cuda") * (0.05 if name == "kernel" else 1.0)
+    table = Table(args.json, head)
+    if args.prepare:
+        prepare([(p[0], who) for p, who in itertools.product(pipelines, peers) if not table.has(p[0], who)], args.prepare)
+    library = Library(args.library) if kinds else None
+    left = 0
+    for slug, function, *shapes in pipelines:
+        tensors, truths = make_tensors(*shapes), Truths(function)
         for who in kinds + peers:
+            if table.has(slug, who):
+                continue
+            if args.minutes and time.time() - start > 60 * args.minutes:
+                left += 1
+                continue
             try:
                 if len(who) == 2:
-                    row = ours(library, slug, function, tensors, *who, args)
+                    row = ours(library, slug, truths, tensors, *who, args)
                 else:
-                    row = theirs(slug, function, tensors, *who, args)
-            except RuntimeError as failure:
-                row = {"pipeline": slug, "who": " ".join(who), "failed": str(failure)[:300], "right": False}
-            table.append(row)
-            print(json.dumps(row), flush=True)
-            if args.json:  # what is known so far, should the machine go away
-                with open(args.json, "w") as file:
-                    json.dump({**head, "rows": table}, file, indent=1)
-    summary(table)
-    return 0 if all(row.get("right", True) for row in table) else 1
+                    row = theirs(slug, truths, tensors, *who, args)
+            except Exception as failure:  # PyTorch's compilers have errors of many kinds
+                row = {"pipeline": slug, "who": name_of(who), "failed": str(failure)[:300]}
+                row["right"] = len(who) == 3
+            table.add(row)
+        del tensors, truths
+    summary(table.rows)
+    if left:
+        print(f"{left} rows are left: the same call again continues")
+    return 0 if not left and all(row.get("right", True) for row in table.rows) else 1
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ DEVICE void flush(const float (&p)[G::kN / 4], const float (&q)[G::kN / 4], floa
 
 // Moments of the convolution's own sums. Of each eight columns that a lane holds it keeps one for itself and its seven
 // neighbours in rows: they exchange halves, then quarters, then eighths. So the state is an eighth of the columns.
-template <class G> struct Moments {
+template <class G> struct OwnColumns {
   static constexpr int kColumns = G::kN / 4, kOwn = (kColumns + 7) / 8;
   float k, p[kOwn], q[kOwn];
   DEVICE void clear() {
@@ -126,6 +126,24 @@ template <class G> struct Moments {
 #pragma unroll
     for (int b = 0; b < kOwn; ++b) p[b] = q[b] = 0.f;
   }
+  // Column i of a lane's columns in the tile.
+  static DEVICE int column(int i) { return 8 * (i / 2) + 2 * ((int)threadIdx.x % 4) + i % 2; }
+  DEVICE void flush(float* scratch, float* out) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    warpgroup_sync();
+#pragma unroll
+    for (int b = 0; b < kOwn; ++b) {
+      const int i = 8 * b + lane / 4;
+      if (i >= kColumns) continue;
+      float* s = scratch + (warp * G::kN + column(i)) * 3;
+      s[0] = k; s[1] = p[b]; s[2] = q[b];
+    }
+    join_warps<G, JoinMoments>(scratch, out);
+  }
+};
+
+template <class G> struct Moments : OwnColumns<G> {
+  using OwnColumns<G>::kColumns, OwnColumns<G>::kOwn, OwnColumns<G>::k, OwnColumns<G>::p, OwnColumns<G>::q;
   // Mean and summed squares of column i and those that the neighbours 16, 8, ... lanes away give it: of two columns the
   // lane keeps one and hands the other over. Depth first, for registers are few.
   template <int LEVEL, int PH>
@@ -170,32 +188,12 @@ template <class G> struct Moments {
       JoinMoments::step(p[b], q[b], m, s, all.share, all.weight);
     }
   }
-  DEVICE void flush(float* scratch, float* out) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    warpgroup_sync();
-#pragma unroll
-    for (int b = 0; b < kOwn; ++b) {
-      const int i = 8 * b + lane / 4;
-      if (i >= kColumns) continue;
-      float* s = scratch + (warp * G::kN + 8 * (i / 2) + 2 * (lane % 4) + i % 2) * 3;
-      s[0] = k; s[1] = p[b]; s[2] = q[b];
-    }
-    join_warps<G, JoinMoments>(scratch, out);
-  }
 };
 
 // The same for blocks of many tiles, in fewer instructions: sums of differences from a pivot, which is the mean of all that
 // the warp has seen (in the beginning, a value), so that nothing cancels. `scratch` holds the pivots until it is flushed.
-template <class G> struct RunningMoments {
-  static constexpr int kColumns = G::kN / 4, kOwn = (kColumns + 7) / 8;
-  float k, p[kOwn], q[kOwn];
-  DEVICE void clear() {
-    k = 0.f;
-#pragma unroll
-    for (int b = 0; b < kOwn; ++b) p[b] = q[b] = 0.f;
-  }
-  // Column i of a lane's columns in the tile.
-  static DEVICE int column(int i) { return 8 * (i / 2) + 2 * ((int)threadIdx.x % 4) + i % 2; }
+template <class G> struct RunningMoments : OwnColumns<G> {
+  using OwnColumns<G>::kColumns, OwnColumns<G>::kOwn, OwnColumns<G>::k, OwnColumns<G>::p, OwnColumns<G>::q, OwnColumns<G>::column;
   // The sum of column i's differences from its pivot, and that of their squares.
   static DEVICE void differences(float& s, float& t, int i, const float (&sum)[G::kSums][G::kNr], const bool (&real)[G::kSums][2], const float* pivot) {
     s = t = 0.f;
@@ -256,18 +254,6 @@ template <class G> struct RunningMoments {
     }
     k += n;
     __syncwarp();
-  }
-  DEVICE void flush(float* scratch, float* out) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    warpgroup_sync();
-#pragma unroll
-    for (int b = 0; b < kOwn; ++b) {
-      const int i = 8 * b + lane / 4;
-      if (i >= kColumns) continue;
-      float* s = scratch + (warp * G::kN + column(i)) * 3;
-      s[0] = k; s[1] = p[b]; s[2] = q[b];
-    }
-    join_warps<G, JoinMoments>(scratch, out);
   }
 };
 )cuda"

@@ -15,11 +15,11 @@ struct Args {
   u8* packed;
 };
 
-// A run's kernels may be launched while the one before them still works (see CudaProgram::launch): what it wrote is there
-// behind this, with which every kernel starts.
+// A run's kernels are launched while the one before them ends (see CudaProgram::launch): what it wrote is there behind this,
+// with which every kernel starts.
 DEVICE void await_previous() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -283,6 +283,31 @@ TEST(CudaTiles, BatchNormGoesByLine) {
   }
 }
 
+// Whatever the exponents: what is said to fit does, with a float32's precision in each row, and only what
+// cannot fit fails.
+TEST(CudaTiles, ScalesFit) {
+  for (const int lo : {0, 11}) {
+    for (const int guess : {0, 8}) {
+      for (int high = -126; high <= 127; ++high) {
+        for (int small = std::max(-127, high - 60); small <= high; ++small) {
+          for (const bool guessed : {false, true}) {
+            const index::Fitting f = index::fit(high, small, guess, guessed, lo);
+            EXPECT_TRUE(f.again || (guessed && f.shift == guess && f.lo == lo && !f.fails));
+            if (f.fails) {
+              EXPECT_TRUE(high - small > 27 || std::abs(14 - high) > 100) << high << " " << small;
+              continue;
+            }
+            EXPECT_LE(high + f.shift, 14);                // |x| < 2^15: fp16 holds 65504
+            EXPECT_GE(small + f.shift - 23, -25 - f.lo);  // lo's error is within 2^-23 of the row's largest
+            EXPECT_TRUE(f.lo == lo || high - small > 16 ||
+                        14 - high > 100);  // the wish is granted where it can be
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaTiles, DocumentsUseAllRows) {
   ConvGeometry g{3, 2, 32, 64, 1, {16, 32, 32}, {32, 64, 64}, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
   ConvTiles t;

@@ -171,11 +171,9 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   add("kStream", p.stream), add("kWeightScale", p.weight_scale), add("kWeightExtremes", p.weight_extremes);
   put("kWeightExtremeCount", weight_columns(t));
   put("kWarpChunks", std::min(4, t.ck / 8));  // beside eight rows or more
-  // The pre-pass's guess at the input's scale: in the middle of what fits fp16 with lo at that scale, if it
-  // is to be.
+  // The pre-pass's guess at the input's scale and its lo's: with one for both, in the middle of what fits.
   const bool one = t.one_scale() && t.input_lo;
-  text += fmt::format("  static constexpr float kGuess = {}, kLo = {};\n", one ? "0x1p8f" : "1.f",
-                      one ? "1.f" : "2048.f");
+  put("kGuess", one ? 8 : 0), put("kLo", one ? 0 : 11);
   text += "};\n";
   std::vector<int64_t> chunks, taps, deltas;
   for (const Chunk& c : t.chunks) {

@@ -108,10 +108,11 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
   const unsigned blocks = convert_blocks(t);
   const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 4;  // usually they find nothing to do
   kernel_of(l.out.run, "convert", blocks, 256, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
-  kernel_of(l.out.run, "choose", 1, 1024,
-            fmt::format("choose_scale<{2}>((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + "
-                        "{0}::kScale), {0}::kGuess, false);",
-                        g, blocks, t.one_scale() && t.input_lo ? 1 : 2048));
+  kernel_of(
+      l.out.run, "choose", 1, 1024,
+      fmt::format("choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), "
+                  "{0}::kGuess, true, {0}::kLo);",
+                  g, blocks));
   kernel_of(l.out.run, "rescale", std::min(few, blocks), 256,
             fmt::format("convert_rows<{}>(a, {}, false);", g, value));
   const int64_t columns = weight_columns(t);
@@ -119,9 +120,9 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
   kernel_of(l.out.pack, "weight_extremes", (columns + 255) / 256, 256,
             fmt::format("weight_extremes<{}>(a, {});", g, weight));
   kernel_of(l.out.pack, "weight_choose", 1, 1024,
-            fmt::format("choose_scale<{2}>((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
-                        "(Scale*)(a.packed + {0}::kWeightScale), 1.f, true);",
-                        g, columns, t.one_scale() ? 1 : 2048));
+            fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
+                        "(Scale*)(a.packed + {0}::kWeightScale), 0, false, {2});",
+                        g, columns, t.one_scale() ? 0 : 11));
   kernel_of(l.out.pack, "pack", (chunks + 255) / 256, 256,
             fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_taps, {1});", g, weight));
 }

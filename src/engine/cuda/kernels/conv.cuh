@@ -24,7 +24,7 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
   constexpr int across = chunks / G::kWarpChunks, rows = 32 / G::kWarpChunks;  // warps of the same rows; rows of a warp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = warp % across * G::kWarpChunks + lane / rows;
   const int in_block = warp / across * rows + lane % rows;
-  const float up = first ? G::kGuess : scale->up, lo_up = first ? G::kLo : scale->lo;
+  const float up = first ? (float)(1 << G::kGuess) : scale->up, lo_up = first ? (float)(1 << G::kLo) : scale->lo;
   // Residues of the same rows run together: what one reads, the others find in the cache.
   for (int part = blockIdx.x; part < G::kConvertBlocks; part += gridDim.x) {
   const int block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks * G::kFw;
@@ -108,10 +108,8 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
   }
 }
 
-// One block looks at all extremes, which were converted with the scale `guess`. fp16 holds |x| up to 65504; hi alone has
-// full precision down to 2^-14. lo errs by 2^-25 over its own scale: with hi's scale (LO = 1) that is 2^-23 of 2^-2, with
-// 2^11 of it 2^-23 of 2^-13. LO is the scale that the products would like best.
-template <int LO> DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, float guess, bool weights) {
+// One block looks at all extremes, which were converted with the scale 2^guess if they were; see fit.
+DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, int guess, bool guessed, int lo) {
   __shared__ u32 tops[32], lows[32];
   u32 top = 0, low = 0x7f800000u;
   for (int i = threadIdx.x; i < count; i += 8 * blockDim.x) {  // eight loads under way together
@@ -129,22 +127,10 @@ template <int LO> DEVICE void choose_scale(const uint2* extremes, int count, Sca
   __syncthreads();
   if (threadIdx.x) return;
   for (int w = 1; w < (int)blockDim.x / 32; ++w) { top = max(top, tops[w]); low = min(low, lows[w]); }
-  Scale s{guess, 1.f / guess, (float)LO, 0, 0};
-  if (top >= 0x7f800000u) {
-    s.other_path = 1;  // infinite or not a number
-  } else if (top) {
-    const int high = (int)(top >> 23) - 127, small = (int)(low >> 23) - 127;  // exponents
-    const int shift = weights ? -1000 : (int)(__float_as_uint(guess) >> 23) - 127, least = LO == 1 ? -2 : -13;
-    if (high + shift > 14 || high + shift < -2 || small + shift < least) {
-      const int best = max(-100, min(100, 14 - high));
-      s.up = exp2f((float)best);
-      s.down = exp2f((float)-best);
-      s.again = 1;
-      if (small + best < least) s.lo = 2048.f;
-      if (small + best < -13) s.other_path = 1;
-    }
-  }
-  *out = s;
+  Fitting f = {guess, lo, false, top >= 0x7f800000u};  // infinite or not a number
+  if (top && !f.fails) f = fit((int)(top >> 23) - 127, (int)(low >> 23) - 127, guess, guessed, lo);  // exponents
+  auto power = [](int e) { return __int_as_float((e + 127) << 23); };
+  *out = Scale{power(f.shift), power(-f.shift), power(f.lo), f.fails, f.again};
 }
 
 // ---- Weights: the stream of slabs [column block][step][hi, lo][column][ck], swizzled like the rows ----------------

@@ -54,6 +54,25 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
   return r;
 }
 
+// How values become fp16: hi = x 2^shift, and lo = (x 2^shift - hi) 2^lo where they are split.
+struct Fitting {
+  int shift, lo;
+  bool again, fails;  // not as was guessed; not at all
+};
+// For values whose largest has the exponent `high`, and `small` the least that is the largest of a row. fp16 holds |x| < 2^16;
+// hi alone has full precision down to 2^-14. lo errs by 2^-25 over its own scale: with hi's scale that is 2^-23 of 2^-2, with
+// 2^11 of it 2^-23 of 2^-13. `lo` is what the products would like best, 0 or 11.
+DEVICE Fitting fit(int high, int small, int guess, bool guessed, int lo) {
+  const int least = lo == 0 ? -2 : -13;
+  Fitting f = {guess, lo, false, false};
+  if (guessed && high + guess <= 14 && high + guess >= -2 && small + guess >= least) return f;
+  f.shift = 14 - high < -100 ? -100 : 14 - high > 100 ? 100 : 14 - high;
+  f.again = true;
+  if (small + f.shift < least) f.lo = 11;
+  f.fails = small + f.shift < -13 || high + f.shift > 14;
+  return f;
+}
+
 DEVICE int swizzle(int row, int chunk, int ck) {
   return chunk ^ (ck == 64 ? row & 7 : ck == 32 ? (row >> 1) & 3 : (row >> 2) & 1);
 }

@@ -48,6 +48,12 @@ std::vector<Case> cases() {
       {"strided_lines",
        "conv_transpose kernel 24 k3 s2x1 p1 | avg_pool 2 | relu",
        {{"input", {33, 5, 7, 9}}}},
+      {"sweep",
+       "conv_transpose kernel 50 k3x4x4 s1x2x2 p1 | add bias | tanh",
+       {{"input", {2, 12, 7, 8, 16}}}},
+      {"two_sweeps",
+       "conv_transpose kernel 64 k3 s2 p1 op1 | clamp -1 1 | softmax space",
+       {{"input", {4, 16, 2, 8, 16}}}},
   };
   for (const CatalogEntry& entry : catalog()) {
     if (!entry.slug.starts_with("conv-transpose")) continue;
@@ -59,8 +65,11 @@ std::vector<Case> cases() {
 // Kernels that do not fit their registers yet, by a few bytes a thread; whoever makes one fit takes it off.
 const std::set<std::string> kKnownSpills = {
     "odd_norm conv_0 sm_90a f32 fast",
-    "conv-transpose3d-avgpool-clamp-softmax-multiply conv_1 sm_90a f32 strict",
 };
+
+// Programs with products that ptxas has wait for one another: here for phases that no tap reaches, whose sums
+// are set to zero between others' products.
+const std::set<std::string> kKnownSerial = {"mixed_strides sm_90a f32 fast"};
 
 const Chip kHopper,
     kAmpere = {.major = 8, .minor = 0, .shared_bytes = 163 << 10, .multiprocessors = 108, .wgmma = false};
@@ -88,7 +97,14 @@ TEST_P(CudaCompile, HoldsItsInstructions) {
     const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), dtype);
     for (const Chip& chip : {kHopper, kAmpere}) {
       const Lowered lowered = lower(plan, options, chip);
-      const auto kernels = inspect(compile(lowered.source, chip.arch()).cubin);
+      const Compiled compiled = compile(lowered.source, chip.arch(), false);
+      const std::string kind =
+          fmt::format("{} {} {} {}", c.name, chip.arch(), name_of(dtype), name_of(precision));
+      EXPECT_EQ(compiled.log.find("wgmma.mma_async instructions are serialized") != std::string::npos,
+                kKnownSerial.contains(kind))
+          << kind << "\n"
+          << compiled.log;
+      const auto kernels = inspect(compiled.cubin);
       std::vector<Launch> launches = lowered.pack;
       launches.insert(launches.end(), lowered.run.begin(), lowered.run.end());
       for (const Launch& launch : launches) {

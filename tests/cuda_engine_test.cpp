@@ -214,6 +214,40 @@ const Case kByLine = {
     "conv_transpose kernel 48 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 3 gw gb",
     {{"input", {150, 7, 11, 12}}}};
 
+// Depth swept with a ring of planes: several jobs a block, fewer pieces than warpgroups, columns that fill no
+// tile, three planes a tile, no depth at all, taps of one width phase alone, outputs that fill no 16 bytes.
+const Case kSweeps[] = {
+    {"sweep_boxes",
+     "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu",
+     {{"input", {2, 32, 4, 16, 32}}}},
+    {"sweep_long",
+     "conv_transpose kernel 16 k4 s2 p1 | layer_norm channel | gelu",
+     {{"input", {8, 20, 24, 8, 64}}}},
+    {"sweep_many",
+     "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel w b | gelu",
+     {{"input", {5, 32, 19, 12, 48}}}},
+    {"sweep_columns",
+     "conv_transpose kernel 50 k3x4x4 s1x2x2 p1 | add bias | tanh",
+     {{"input", {2, 12, 7, 8, 16}}}},
+    {"sweep_flat", "conv_transpose kernel 48 k4 s2 p1 | relu", {{"input", {5, 40, 16, 32}}}},
+    {"sweep_three",
+     "conv_transpose kernel 32 k3 s2 p1 op1 | add bias | sigmoid",
+     {{"input", {3, 30, 6, 8, 32}}}},
+    {"sweep_odd", "conv_transpose kernel 24 k3 s2 p1 | softmax channel", {{"input", {3, 16, 5, 8, 31}}}},
+    {"sweep_sums",
+     "conv_transpose kernel 24 k4 s2 p1 | relu | mul scale | max space",
+     {{"input", {7, 20, 19, 12, 48}}}},
+    {"sweep_few",
+     "conv_transpose kernel 64 k3 s2 p1 op1 | clamp -1 1 | softmax space",
+     {{"input", {40, 16, 2, 4, 16}}}},
+    {"sweep_alone", "conv_transpose kernel 16 k1x2x2 s2 | mul scale", {{"input", {2, 16, 5, 8, 32}}}},
+};
+
+// Two sweeps over one copy, the first for its sums.
+const Case kSweepSoftmax = {"sweep_softmax",
+                            "conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
+                            {{"input", {3, 32, 9, 8, 32}}}};
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   auto add = [&](Case c, Dtype dtype, Precision precision, Values values) {
@@ -237,6 +271,21 @@ std::vector<Case> all_cases() {
   }
   for (const Case& c : kShapes) {
     for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
+  }
+  for (const Case& c : kSweeps) {
+    for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
+  }
+  for (const Precision precision : both) {
+    for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) add(kSweeps[0], dtype, precision, Values::kNormal);
+  }
+  for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge,
+                              Values::kDark, Values::kSpecial}) {
+    add(kSweeps[0], Dtype::kF32, Precision::kStrict, values);
+    add(kSweepSoftmax, Dtype::kF32, Precision::kStrict, values);
+  }
+  for (const Precision precision : both) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
+      add(kSweepSoftmax, dtype, precision, Values::kNormal);
   }
   // Everything in the catalog, made small: one or two samples, extents cut to a few.
   for (const CatalogEntry& entry : catalog()) {

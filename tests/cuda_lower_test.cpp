@@ -62,7 +62,7 @@ TEST(CudaLower, TheWholeCatalogHasKernels) {
             lower_text(Pipeline::named(entry.slug, entry.settings).text(), entry.shapes, precision, hopper);
         EXPECT_FALSE(lowered.run.empty()) << entry.slug;
         for (const Launch& launch : lowered.run) {
-          EXPECT_NE(lowered.source.find(" " + launch.kernel + "(const Args a)"), std::string::npos)
+          EXPECT_NE(lowered.source.find(" " + launch.kernel + "(const Args a"), std::string::npos)
               << launch.kernel;
           EXPECT_LE(launch.shared, hopper ? 227u << 10 : 163u << 10) << entry.slug << " " << launch.kernel;
         }

@@ -13,17 +13,21 @@ namespace {
 
 // The constants that kernels get, as variables.
 struct G {
-  static inline bool kBoxes, kByLine;
-  static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchW, kPlane, kLines, kWidth,
-      kBatch;
+  static inline bool kBoxes, kByLine, kSwept;
+  static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchH, kPitchW, kPlane,
+      kLines, kWidth, kBatch, kPlanes, kLinesBefore, kTiles;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
     kByLine = t.by_line;
+    kSwept = t.swept;
+    kPlanes = t.planes;
+    kTiles = t.tiles;
+    kLinesBefore = t.lines_before;
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
     kTilesAcross = t.tiles_across;
     kJd = t.axis[0].windows, kJh = t.axis[1].windows, kJw = t.axis[2].windows;
-    kPitchD = t.axis[0].pitch, kPitchW = t.axis[2].pitch;
+    kPitchD = t.axis[0].pitch, kPitchH = t.axis[1].pitch, kPitchW = t.axis[2].pitch;
     kPlane = t.plane;
     kLines = t.lines;
     kWidth = std::max(8, t.width);
@@ -253,6 +257,112 @@ TEST(CudaTiles, LinesMeetTheirInputs) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(tiled, 75);
+}
+
+// Sweeps: the planes that a block's jobs read are those that are brought for it, in that order; and in them
+// every product meets its input, even rows in one view of the width and odd ones in the other.
+void check_sweep(const ConvTiles& t) {
+  G::set(t);
+  const auto& [d, h, w] = t.axis;
+  std::set<std::array<int64_t, 4>> covered;
+  for (size_t o = 0; o < t.owners.size(); ++o) {
+    const Owner& owner = t.owners[o];
+    ASSERT_GT(owner.blocks, 0);
+    for (int block = 0; block < owner.blocks; ++block) {
+      const int first = static_cast<int>(int64_t{block} * t.tiles / owner.blocks),
+                end = static_cast<int>(int64_t{block + 1} * t.tiles / owner.blocks);
+      ASSERT_LT(first, end);
+      std::vector<index::PairAt> brought;
+      for (int job = first; job < end;) {
+        const int count = std::min(end - job, d.windows - job % d.windows);
+        index::PairAt p = index::column_at<G>(job / d.windows, job % d.windows + owner.depth, owner.line);
+        for (int i = 0; i < count + t.planes - 1; ++i, p.line += h.pitch) brought.push_back(p);
+        job += count;
+      }
+      ASSERT_EQ(static_cast<int>(brought.size()), index::job_plane<G>(first, end - 1) + t.planes);
+      // The sample's parts have a slot for every block that meets it.
+      for (int n = first * t.batch / t.tiles; n <= (end - 1) * t.batch / t.tiles; ++n) {
+        const int slot = block - index::block_of_job<G>(n * (t.tiles / t.batch), owner.blocks);
+        ASSERT_GE(slot, 0);
+        ASSERT_LT(slot, owner.slots);
+      }
+      for (int job = first; job < end; ++job) {
+        ASSERT_EQ(index::block_of_job<G>(job, owner.blocks), block);
+        const int tile = index::job_tile<G>(job), lowest = index::job_plane<G>(first, job);
+        for (int q = 0; q < t.m / 64; ++q) {
+          for (int i = 0; i < 64; ++i) {
+            const index::Row row = index::row_of<G>(tile, q, i);
+            if (!row.ok) continue;
+            covered.insert({row.n, row.jd, row.jh, row.jw});
+            for (const Step& step : t.steps) {
+              if (step.owner != static_cast<int>(o)) continue;
+              const auto& [sd, sh, sw] = step.delta[0];
+              const PairView& v = t.views[sw & 1];
+              // As the kernel's descriptors have it: eight-row groups are v.pairs rows apart.
+              const int in_plane = index::pair_row<G>(q, v.pairs) + (sh - owner.line) * 2 * v.pairs +
+                                   (sw - v.first) / 2 + i / 8 * v.pairs + i % 8;
+              const int line = in_plane / (2 * v.pairs), parity = in_plane / v.pairs % 2,
+                        pair = in_plane % v.pairs;
+              ASSERT_LT(line, t.tile_lines);
+              const index::PairAt& at = brought[lowest + sd - owner.depth];
+              // As the copy engine's view has it.
+              const int64_t copied = int64_t{at.line + line - t.lines_before} * w.pitch + v.first +
+                                     2 * (at.pair + pair) + parity;
+              ASSERT_GE(at.line, 0);
+              ASSERT_GE(copied, -t.guard);
+              ASSERT_LT(copied, t.rows + t.guard);
+              const int want[3] = {row.jd + sd, row.jh + sh, row.jw + sw};
+              ASSERT_EQ(content(t, 0, copied), place(t, row.n, want))
+                  << "tile " << tile << " row " << q * 64 + i << " shifts " << sd << " " << sh << " " << sw;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(static_cast<int64_t>(covered.size()), int64_t{t.batch} * d.windows * h.windows * w.windows);
+  EXPECT_EQ(std::set<int>(t.stream.begin(), t.stream.end()).size(), t.steps.size());
+}
+
+TEST(CudaTiles, SweepsMeetTheirInputs) {
+  std::mt19937 rng(7);
+  auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
+  };
+  int swept = 0;
+  for (int round = 0; round < 150; ++round) {
+    ConvGeometry g;
+    g.spatial = static_cast<size_t>(pick(1, 3));
+    g.batch = pick(1, 3);
+    g.c_in = pick(1, 40);
+    g.c_out = pick(1, 64);
+    TileWish wish;
+    wish.sweeps = true;
+    wish.store_phases = 2;
+    wish.input_lo = wish.weights_lo = pick(0, 1);
+    wish.float_rows = pick(0, 1);
+    wish.reduces = pick(0, 1);
+    wish.multiprocessors = pick(1, 20);
+    for (size_t a = 0; a < g.spatial; ++a) {
+      const bool width = a + 1 == g.spatial;
+      g.in.push_back(width ? pick(12, 40) : pick(1, 9));
+      g.kernel.push_back(pick(1, 4));
+      g.stride.push_back(width ? 2 : pick(1, 2));
+      g.dilation.push_back(1);
+      g.padding.push_back(pick(0, 1));
+      g.out.push_back(
+          std::max<int64_t>(1, (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.kernel[a] + pick(0, 1)));
+    }
+    SCOPED_TRACE(round);
+    ConvTiles t;
+    std::string why;
+    if (!tile_conv(g, wish, t, why) || !t.swept) continue;
+    ++swept;
+    ASSERT_LE(t.shared_bytes(), wish.shared_limit);
+    check_sweep(t);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(swept, 20);
 }
 
 // Batch norm's convolution at the document's size: 158 of 170 lines of taps meet the input, 17 rows of 18

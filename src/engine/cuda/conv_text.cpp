@@ -15,8 +15,8 @@ std::string ints(const std::string& name, const char* type, const std::vector<in
 // The products of each class, every address a literal.
 std::string streamed_products(const std::string& g, const ConvTiles& t) {
   std::string text = fmt::format(
-      "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n  switch (cls) "
-      "{{\n",
+      "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n"
+      "  switch (cls) {{\n",
       g);
   for (size_t c = 0; c + 1 < t.class_begin.size(); ++c) {
     text += fmt::format("    case {}:\n", c);
@@ -75,45 +75,37 @@ std::string held_products(const std::string& g, const ConvTiles& t) {
 
 // Which share of the phases and which tiles are this block's, and the loop over them.
 std::string held_start(const std::string& g, const ConvTiles& t) {
-  int block_at = 0, slab_at = 0, group_at = 0;
-  std::vector<int> block_begin, block_count, chunk_begin, chunk_count, slab_begin, slab_count, group_begin;
-  for (const Owner& o : t.owners) {
-    block_begin.push_back(block_at);
-    block_count.push_back(o.blocks);
-    chunk_begin.push_back(o.first_chunk);
-    chunk_count.push_back(o.chunks);
-    slab_begin.push_back(slab_at);
-    slab_count.push_back(static_cast<int>(o.slabs.size()));
-    group_begin.push_back(group_at);
-    block_at += o.blocks;
-    slab_at += static_cast<int>(o.slabs.size());
-    group_at += static_cast<int>(o.groups.size());
-  }
-  // owner == 0 ? a : owner == 1 ? b : c
-  auto choose = [&](const std::vector<int>& values) {
-    std::string s;
-    for (size_t o = 0; o + 1 < values.size(); ++o) s += fmt::format("owner == {} ? {} : ", o, values[o]);
-    return s + fmt::format("{}", values.back());
-  };
-  std::string who;
-  for (size_t o = 0; o + 1 < t.owners.size(); ++o)
-    who += fmt::format("(int)blockIdx.x < {} ? {} : ", block_begin[o + 1], o);
+  const std::string groups = by_owner(t, group_count), groups_before = before_owner(t, group_count);
   return fmt::format(
-      "  const int owner = {}{}, block = blockIdx.x - ({}), blocks = {};\n"
+      "  const int owner = {}, block = blockIdx.x - ({}), blocks = {};\n"
       "  const int begin = block, end = G::kTiles, stride = blocks;\n"
       "  const int group_count = {}; const int* my_groups = {}_phases + ({}); (void)my_groups;\n"
       "  if (G::kScratch) scratch = (float*)(raw + (shared - shared_address(raw)) + G::kBuffers * "
-      "G::kTileShared + "
-      "G::kWeightShared) + threadIdx.x / 128 * 4 * G::kN * 3;\n"
-      "  Held<G> pipe;\n  pipe.start(a, shared, begin, end, stride, {}_chunks + ({}), {}, (const "
-      "int(*)[2]){}_slabs + ({}), {});\n"
-      "#pragma unroll 1\n  for (int tile = begin, turn = 0; tile < end; tile += stride, ++turn) {{\n",
-      who, t.owners.size() - 1, choose(block_begin), choose(block_count), choose(slab_count), g,
-      choose(group_begin), g, choose(chunk_begin), choose(chunk_count), g, choose(slab_begin),
-      choose(slab_count));
+      "G::kTileShared + G::kWeightShared) + threadIdx.x / 128 * 4 * G::kN * 3;\n  Held<G> pipe;\n"
+      "  pipe.start(a, shared, begin, end, stride, {}_chunks + ({}), {}, (const int(*)[2]){}_slabs + ({}), "
+      "{});\n#pragma unroll 1\n  for (int tile = begin, turn = 0; tile < end; tile += stride, ++turn) {{\n",
+      owner_of_block(t), before_owner(t, &Owner::blocks), by_owner(t, &Owner::blocks), groups, g,
+      groups_before, g, by_owner(t, &Owner::first_chunk), by_owner(t, &Owner::chunks), g, groups_before,
+      groups);
 }
 
 }  // namespace
+
+std::string owner_of_block(const ConvTiles& t) {
+  std::string text;
+  int blocks = 0;
+  for (size_t o = 0; o + 1 < t.owners.size(); ++o) {
+    blocks += t.owners[o].blocks;
+    text += fmt::format("(int)blockIdx.x < {} ? {} : ", blocks, o);
+  }
+  return text + fmt::format("{}", t.owners.size() - 1);
+}
+
+std::string by_owner(const std::vector<int>& values) {
+  std::string text;
+  for (size_t o = 0; o + 1 < values.size(); ++o) text += fmt::format("owner == {} ? {} : ", o, values[o]);
+  return text + fmt::format("{}", values.back());
+}
 
 unsigned convert_blocks(const ConvTiles& t) {
   const int64_t rows_per_block = 256 / (t.ck / 8), rows = t.rows + 2 * t.guard;
@@ -158,9 +150,20 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
       put("kScratch", t.scratch_bytes()), put("kTakers", t.takers);
   put("kPlainTurns", t.plain_turns), put("kTurns", t.plain_turns + last_turns(t));
   put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
+  const int64_t half_slab = int64_t{t.n} * t.row_bytes();
+  add("kSlabStep", t.swept ? half_slab : t.slab_bytes()),
+      add("kSlabLo", t.swept ? half_slab * static_cast<int64_t>(t.steps.size()) : half_slab);
   put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1),
       put("kSteps", static_cast<int64_t>(t.steps.size()));
-  put("kInputLo", t.input_lo), put("kWeightsLo", t.weights_lo), put("kStorePhases", t.store_phases);
+  if (t.swept) {
+    put("kPlanes", t.planes), put("kTileLines", t.tile_lines), put("kLinesBefore", t.lines_before);
+    put("kEvenPairs", t.views[0].pairs), put("kOddPairs", t.views[1].pairs), put("kOddAt", t.views[1].at);
+    put("kSampleJobs", t.tiles / t.batch), put("kSampleSlots", t.sample_slots());
+    put("kPartBytes", t.part_bytes), put("kStaging", t.staging);
+    put("kGroupsOfPhases", static_cast<int64_t>(t.phases.size()) / 2);
+  }
+  put("kSwept", t.swept), put("kInputLo", t.input_lo), put("kWeightsLo", t.weights_lo),
+      put("kStorePhases", t.store_phases);
   put("kPitchD", d.pitch), put("kPitchH", h.pitch), put("kPitchW", w.pitch), put("kJd", d.windows),
       put("kJh", h.windows), put("kJw", w.windows);
   put("kFd", d.f), put("kFh", h.f), put("kFw", w.f), put("kOnceH", h.once), put("kOnceW", w.once),
@@ -175,7 +178,7 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   const bool one = t.one_scale() && t.input_lo;
   put("kGuess", one ? 8 : 0), put("kLo", one ? 0 : 11);
   text += "};\n";
-  std::vector<int64_t> chunks, taps, deltas;
+  std::vector<int64_t> chunks, taps, deltas, stream;
   for (const Chunk& c : t.chunks) {
     chunks.push_back((int64_t{c.residue} * t.blocks + c.block) * t.plane_bytes() +
                      (int64_t{t.guard} + c.first_row) * t.row_bytes());
@@ -184,6 +187,11 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
     taps.insert(taps.end(), {s.tap[0], s.tap[1], s.tap[2] | s.block << 16});
     for (const auto& delta : s.delta) deltas.insert(deltas.end(), delta.begin(), delta.end());
   }
+  for (const int step : t.stream) {
+    const Step& s = t.steps[step];
+    stream.insert(stream.end(), {s.tap[0], s.tap[1], s.tap[2] | s.block << 16});
+  }
+  text += ints(g + "_stream", "int", stream.empty() ? taps : stream);
   text += ints(g + "_chunks", "i64", chunks);
   text += ints(g + "_classes", "int", {t.class_begin.begin(), t.class_begin.end()});
   text += ints(g + "_groups", "int", {t.group_begin.begin(), t.group_begin.end()});
@@ -215,7 +223,10 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
 }
 
 std::string products_text(const std::string& g, const ConvTiles& t) {
-  return t.by_line ? "" : t.held ? held_products(g, t) : streamed_products(g, t);
+  return t.by_line ? ""
+         : t.swept ? swept_products(g, t)
+         : t.held  ? held_products(g, t)
+                   : streamed_products(g, t);
 }
 
 // "v3(a, At{{n, c, h, w, 0}})" for coordinates n, c, d, h, w of a value with `spatial` axes.
@@ -232,6 +243,7 @@ std::string input_value(const Lowering& l, Id id, Mapped mapped) {
 std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma) {
   if (tiles.by_line) return line_text(l, fusion, tiles, e, g, fma);
+  if (tiles.swept) return sweep_text(l, fusion, tiles, e, g, fma);
   const Id x = l.graph[fusion.conv].in[0], kernel = l.graph[fusion.conv].in[1];
   const int groups = static_cast<int>(tiles.phases.size()) / fusion.store_phases;
   const auto& [d, h, w] = tiles.axis;
@@ -242,13 +254,13 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                         h.classes * w.classes, w.classes, h.classes);
   const bool held = tiles.held && !fma;
   std::string s = fmt::format(
-      "  typedef {} G;\n  constexpr bool fma = {};\n  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
+      "  typedef {} G;\n  constexpr bool fma = {};\n"
+      "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
       "  if ({}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t;\n"
-      "  int columns_of = -1; (void)columns_of;\n  float* scratch = (float*)raw + threadIdx.x / 128 * 4 * "
-      "G::kN * 3; "
-      "(void)scratch;\n",
+      "  int columns_of = -1; (void)columns_of;\n"
+      "  float* scratch = (float*)raw + threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n",
       g, fma, fma ? "!" : "");
   if (fma) {
     s += fmt::format(
@@ -265,9 +277,8 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                     g);
   }
   const std::string rows =
-      "  Row rows[G::kPieces][2];\n"
-      "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < 2; "
-      "++r)\n"
+      "  Row rows[G::kPieces][2];\n#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
+      "    for (int r = 0; r < 2; ++r)\n"
       "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
       "lane / 4 + 8 * r);\n";
   // Where registers are few they are computed when they are needed.
@@ -276,14 +287,14 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   s += e.state + e.pool;
   if (held) s += "  pipe.enter(turn);\n";
   s += fmt::format(
-      "#pragma unroll 1\n  for (int k = 0; k < {}; ++k) {{\n    const int group = {};\n    float "
-      "sum[{}][G::kSums][G::kNr];\n",
+      "#pragma unroll 1\n  for (int k = 0; k < {}; ++k) {{\n    const int group = {};\n"
+      "    float sum[{}][G::kSums][G::kNr];\n",
       held ? "group_count" : fmt::format("{}", groups),
       held && tiles.owners.size() > 1 ? "my_groups[k]" : "k", fusion.store_phases);
   if (held) {
-    s += "    const bool last = k + 1 == group_count;\n    pipe.take_turn();\n    held_products(sum, pipe, "
-         "group, last && tile + stride >= end);\n"
-         "    pipe.together();\n    if (last) pipe.leave(a, turn, tile, end, stride);\n";
+    s += "    const bool last = k + 1 == group_count;\n    pipe.take_turn();\n"
+         "    held_products(sum, pipe, group, last && tile + stride >= end);\n    pipe.together();\n"
+         "    if (last) pipe.leave(a, turn, tile, end, stride);\n";
   } else {
     if (!fma) s += "    pipe.refresh();\n";
     s += fmt::format("#pragma unroll\n    for (int ph = 0; ph < {}; ++ph) {{\n", fusion.store_phases);
@@ -295,18 +306,17 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   }
   if (late) s += rows;
   s += fmt::format(
-      "    {}\n{}#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n      for (int r = "
-      "0; r < 2; ++r) {{\n"
-      "        const int v = s / G::kPieces, p = s % G::kPieces;\n        const Row& row = rows[p][r];\n"
+      "    {}\n{}#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
+      "      for (int r = 0; r < 2; ++r) {{\n        const int v = s / G::kPieces, p = s % G::kPieces;\n"
+      "        const Row& row = rows[p][r];\n"
       "        const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % "
-      "G::kOnceW;\n{}      "
-      "}}\n  }}\n",
+      "G::kOnceW;\n{}      }}\n  }}\n",
       phases, e.sums, e.point);
   if (!e.window.empty()) {
     if (late) s += rows;
     s += fmt::format(
-        "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n    for (int r = 0; r < "
-        "2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",
+        "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
+        "    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",
         e.window);
   }
   // The scratch of others is where the tile was; everyone must have left it.

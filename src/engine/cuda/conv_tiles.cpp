@@ -84,30 +84,6 @@ void list_steps(ConvTiles& t) {
   }
 }
 
-// Groups of phases to `count` owners, the largest to whom has least.
-void share_phases(ConvTiles& t, int count) {
-  const int groups = static_cast<int>(t.phases.size()) / t.store_phases;
-  auto steps_of = [&](int group) {
-    return std::array{t.group_begin[t.class_begin[group * t.store_phases]],
-                      t.group_begin[t.class_begin[(group + 1) * t.store_phases]]};
-  };
-  std::vector<int> order(groups);
-  std::iota(order.begin(), order.end(), 0);
-  if (count > 1) {
-    std::ranges::stable_sort(order, std::greater<>(), [&](int g) { return steps_of(g)[1] - steps_of(g)[0]; });
-  }
-  t.owners.assign(count, {});
-  std::vector<int> load(count, 0);
-  for (const int group : order) {
-    const auto least = std::ranges::min_element(load) - load.begin();
-    const auto [first, end] = steps_of(group);
-    t.owners[least].groups.push_back(group);
-    t.owners[least].slabs.push_back({first, end - first});
-    load[least] += end - first;
-    for (int s = first; s < end; ++s) t.steps[s].owner = static_cast<int>(least);
-  }
-}
-
 // Which runs of rows each owner's taps read: one per channel block, residue and depth shift. `last` is the
 // tile's highest row, counted from its lowest.
 void place_chunks(ConvTiles& t, int last) {
@@ -232,25 +208,7 @@ bool hold_weights(const ConvTiles& base, const TileWish& wish, double least, Con
       }
     }
     if (best_score == 0) continue;
-    // Blocks in proportion to the work: products, and the same epilogue for each group.
-    const int all = std::max(owners, wish.multiprocessors / best.column_blocks);
-    double total = 0;
-    auto cost = [&](const Owner& o) {
-      double steps = 0;
-      for (const auto& [first, count] : o.slabs) steps += count;
-      return steps * best.ck / 32 * (1 + wish.input_lo + wish.weights_lo) +
-             static_cast<double>(o.groups.size()) * 8 * best.store_phases;
-    };
-    for (const Owner& o : best.owners) total += cost(o);
-    int left = all;
-    for (size_t o = 0; o < best.owners.size(); ++o) {
-      const int rest = static_cast<int>(best.owners.size() - o) - 1;
-      Owner& owner = best.owners[o];
-      owner.blocks =
-          rest == 0 ? left : std::clamp(static_cast<int>(all * cost(owner) / total + 0.5), 1, left - rest);
-      left -= owner.blocks;
-      owner.blocks = std::min(owner.blocks, best.tiles);
-    }
+    share_blocks(best, wish);
     return true;
   }
   return false;
@@ -258,7 +216,57 @@ bool hold_weights(const ConvTiles& base, const TileWish& wish, double least, Con
 
 }  // namespace
 
+void share_phases(ConvTiles& t, int count) {
+  const int groups = static_cast<int>(t.phases.size()) / t.store_phases;
+  auto steps_of = [&](int group) {
+    return std::array{t.group_begin[t.class_begin[group * t.store_phases]],
+                      t.group_begin[t.class_begin[(group + 1) * t.store_phases]]};
+  };
+  std::vector<int> order(groups);
+  std::iota(order.begin(), order.end(), 0);
+  if (count > 1) {
+    std::ranges::stable_sort(order, std::greater<>(), [&](int g) { return steps_of(g)[1] - steps_of(g)[0]; });
+  }
+  t.owners.assign(count, {});
+  std::vector<int> load(count, 0);
+  for (const int group : order) {
+    const auto least = std::ranges::min_element(load) - load.begin();
+    const auto [first, end] = steps_of(group);
+    t.owners[least].groups.push_back(group);
+    t.owners[least].slabs.push_back({first, end - first});
+    load[least] += end - first;
+    for (int s = first; s < end; ++s) t.steps[s].owner = static_cast<int>(least);
+  }
+}
+
+void share_blocks(ConvTiles& t, const TileWish& wish) {
+  const int all = std::max(static_cast<int>(t.owners.size()), wish.multiprocessors / t.column_blocks);
+  double total = 0;
+  // Cycles of a piece: 32 for 64 columns and 16 terms, an epilogue of some instructions a value; and at least
+  // what its outputs take to memory, of which a multiprocessor's share is about 19 bytes a cycle.
+  const double values = 64. * t.n * t.store_phases;
+  auto cost = [&](const Owner& o) {
+    double cycles = 0;
+    for (const auto& [first, count] : o.slabs) {
+      const double products = count * 2. * t.ck * t.n / 64 * (1 + t.input_lo + t.weights_lo);
+      cycles += std::max(products + 0.04 * values, values * wish.store_bytes / 19);
+    }
+    return cycles;
+  };
+  for (const Owner& o : t.owners) total += cost(o);
+  int left = all;
+  for (size_t o = 0; o < t.owners.size(); ++o) {
+    const int rest = static_cast<int>(t.owners.size() - o) - 1;
+    Owner& owner = t.owners[o];
+    owner.blocks =
+        rest == 0 ? left : std::clamp(static_cast<int>(all * cost(owner) / total + 0.5), 1, left - rest);
+    left -= owner.blocks;
+    owner.blocks = std::min(owner.blocks, t.tiles);
+  }
+}
+
 int ConvTiles::tile_half() const {
+  if (swept) return blocks * part_bytes;
   int most = 0;
   for (const Owner& o : owners) most = std::max(most, o.chunks);
   return most * chunk_bytes();
@@ -384,7 +392,9 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   }
   if (best_score == 0) return why = "no tile fits the multiprocessor's shared memory and registers", false;
   ConvTiles held;
-  if (wish.wgmma && hold_weights(t, wish, 0.9 * best.efficiency(), held)) best = std::move(held);
+  if (wish.wgmma && (tile_sweep(t, wish, 0.9 * best.efficiency(), held) ||
+                     hold_weights(t, wish, 0.9 * best.efficiency(), held)))
+    best = std::move(held);
   t = std::move(best);
   return true;
 }

@@ -50,6 +50,15 @@ struct Owner {
   int blocks = 1;                         // that do this share
   int first_chunk = 0, chunks = 0;        // what its taps read
   std::vector<std::array<int, 2>> slabs;  // runs of steps in the stream: first, count
+  int depth = 0, line = 0;                // sweeps: the lowest shifts of its taps
+  int first_slot = 0, slots = 0;  // sweeps: of a sample's parts, one for each block that meets the sample
+};
+
+// Sweeps: windows of the copy two by two, w = first + 2 pair + parity, as a tile has them in shared memory.
+struct PairView {
+  int first = 0;  // the lowest shift along the width that it serves; others are multiples of two away
+  int pairs = 0;  // of a line; 0: no tap needs this view
+  int at = 0;     // bytes from a plane's first
 };
 
 struct ConvTiles {
@@ -86,6 +95,16 @@ struct ConvTiles {
   std::vector<int> group_begin;            // steps of group g
   int stages = 3, group_max = 1;
   bool scratch = false;  // shared memory for reductions over space, beside the tiles
+  // Sweeps through the depth (sweep_tiles.cpp): weights stay, planes of the input go through a ring.
+  bool swept = false;
+  int planes = 1;                 // that the taps of one depth read
+  int tile_lines = 1;             // of a plane that a tile has in shared memory: its own and those around
+  std::array<PairView, 2> views;  // for even and for odd shifts along the width
+  int lines_before = 0;           // of zeros that the views begin with
+  int part_bytes = 0;             // a plane's rows of one channel block, hi or lo, in shared memory
+  int staging = 0;                // bytes a warp in which outputs wait for the copy engine; 0: none
+  std::vector<int> stream;        // which step is at each place of the packed weights; empty: in order
+  std::vector<int> shared_taps;   // per group of phases: how many of its steps both width phases have
   // Tiles by line (line_tiles.cpp): rows are (line, sample, window); group g of steps is one line of taps.
   bool by_line = false;
   std::vector<int> line_shift;  // per group: the line that it reads, counted from the tile's window
@@ -96,7 +115,7 @@ struct ConvTiles {
   bool pool_in_memory = false;               // running values of the pool lie where the pooled ones will
 
   // Whether hi and lo should have one scale, so that their products meet in one sum.
-  bool one_scale() const { return by_line && weights_lo; }
+  bool one_scale() const { return (by_line || swept) && weights_lo; }
   int row_bytes() const { return ck * 2; }
   int slab_bytes() const { return n * ck * 2 * (weights_lo ? 2 : 1); }
   int stage_bytes() const { return slab_bytes() * group_max; }
@@ -106,10 +125,15 @@ struct ConvTiles {
   int weight_shared() const;
   int scratch_bytes() const { return scratch ? warpgroups * 4 * n * 12 : 0; }
   int shared_bytes() const {  // aligned, and barriers
-    return 1024 + buffers * tile_shared() + weight_shared() + scratch_bytes() + 256;
+    return 1024 + buffers * tile_shared() + weight_shared() + scratch_bytes() + staging * warpgroups * 4 +
+           256;
   }
   int parts() const { return static_cast<int>(owners.size()) * warpgroups; }  // of a tile's reductions
-  int64_t partials() const { return int64_t{by_line ? launched : tiles} * parts(); }  // of all of them
+  int64_t partials() const {                                                  // of all of them
+    return swept ? int64_t{batch} * sample_slots() * warpgroups
+                 : int64_t{by_line ? launched : tiles} * parts();
+  }
+  int sample_slots() const { return owners.back().first_slot + owners.back().slots; }
   int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }  // of one residue and block
   int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
   int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
@@ -132,6 +156,9 @@ struct TileWish {
   int multiprocessors = 132;
   bool by_line = false;      // lines of several samples may share a tile: only pooled values leave it
   bool pool_leaves = false;  // the pool's values are stored, and nothing else is made of them here
+  int store_bytes = 4;       // of an output; 0: none is stored
+  bool sweeps = false;       // no other kernel reads the same copy of the input in another form
+  bool float_rows = false;   // what is stored is one float32 value of all channels, in rows of whole 16 bytes
 };
 
 // The tiling, or none: `why` says why the convolution must go the general way.
@@ -139,6 +166,14 @@ bool tile_conv(const ConvGeometry& geometry, const TileWish& wish, ConvTiles& ti
 
 // The same by line, where that is possible.
 bool tile_by_line(const ConvGeometry& geometry, const TileWish& wish, ConvTiles& tiles);
+
+// The same with sweeps, from a tiling whose steps are listed; at least `least` of its rows are useful.
+bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvTiles& tiles);
+
+// Gives groups of phases to `count` owners, the largest to whom has least.
+void share_phases(ConvTiles& t, int count);
+// Blocks to owners in proportion to their work.
+void share_blocks(ConvTiles& t, const TileWish& wish);
 
 // Row r of the copy is (n, a_d, a_h, a_w); -1s where it is a gap.
 struct RowAt {

@@ -58,7 +58,7 @@ Chip chip_of(const std::optional<Device>& device) {
     chip.minor = device->minor;
     chip.shared_bytes = device->shared_bytes;
     chip.multiprocessors = device->multiprocessors;
-    chip.wgmma = device->major == 9;
+    chip.wgmma = device->major == 9 && driver().tensor_map;
   }
   if (const char* asked = std::getenv("UPWEAVE_CUDA_MMA"); asked && std::string_view(asked) == "sync")
     chip.wgmma = false;

@@ -59,8 +59,9 @@ Driver open() {
   int (*version)(int*) = nullptr;
   int number = 0;
   find(lib, "cuDriverGetVersion", version);
-  if (version(&number) == 0 && number >= 12030)
-    find(lib, "cuLaunchKernelEx", d.launch_early);  // in graphs too
+  if (version(&number) != 0) number = 0;
+  if (number >= 12000) find(lib, "cuTensorMapEncodeTiled", d.tensor_map);
+  if (number >= 12030) find(lib, "cuLaunchKernelEx", d.launch_early);  // in graphs too
   if (const int code = d.init(0)) {
     const char* text = nullptr;
     d.error_text(code, &text);

@@ -78,7 +78,7 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
 // whose tiles read the same rows and the same stream.
 Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
-                                t.column_blocks, t.steps.size(), t.by_line);
+                                t.column_blocks, t.steps.size(), t.by_line + 2 * t.swept);
   for (const Axis& a : t.axis) key += fmt::format(" {} {}", a.pitch, a.f);
   if (const auto ready = l.prepared.find(key); ready != l.prepared.end()) {
     Prepared again = ready->second;
@@ -124,83 +124,102 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
                         "(Scale*)(a.packed + {0}::kWeightScale), 0, false, {2});",
                         g, columns, t.one_scale() ? 0 : 11));
   kernel_of(l.out.pack, "pack", (chunks + 255) / 256, 256,
-            fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_taps, {1});", g, weight));
+            fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_stream, {1});", g, weight));
 }
 
-}  // namespace
-
-bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& why) {
-  const ConvGeometry geometry = conv_geometry(l.graph, l.graph[pass.conv]);
-  if (l.chip.major < 8) return why = "the chip is older than sm_80", false;
-  if (l.graph[pass.conv].in[2] != kNone) return why = "the convolution still has its bias", false;
+// What a tiling must respect whatever joins the convolution.
+TileWish wish_of(const Lowering& l, const Node& conv) {
   const bool strict = l.options.precision == Precision::kStrict;
   TileWish wish;
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
-  wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || l.graph[pass.conv].in[0] != 0);
+  wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || conv.in[0] != 0);
   wish.weights_lo = strict;
   wish.wgmma = l.chip.wgmma;
   wish.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
   wish.multiprocessors = l.chip.multiprocessors;
+  // Passes over the same operand share a copy, which all must be able to read: none may keep two numbers a
+  // column.
+  wish.sweeps = std::ranges::all_of(l.passes, [&](const Pass& other) {
+    if (other.conv == kNone || l.graph[other.conv].in[0] != conv.in[0]) return true;
+    const Fusion f = choose_fusion(l, other, kNone, true);
+    return std::ranges::none_of(f.nodes, [&](Id id) {
+      return f.reduction[id] && (is(l.graph[id], "moments") || is(l.graph[id], "softmax_stats"));
+    });
+  });
+  return wish;
+}
 
+// What it must for this fusion too, whose pool has that window.
+void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry, const Shape& window,
+                TileWish& wish) {
+  wish.pooled = f.pool != kNone;
+  wish.pool = {1, 1, 1};
+  for (size_t a = 0; a < geometry.spatial && wish.pooled; ++a) {
+    wish.pool[3 - geometry.spatial + a] = static_cast<int>(window[a]);
+  }
+  wish.whole_columns = f.whole_columns;
+  wish.one_sample = f.one_sample;
+  wish.store_phases = f.store_phases;
+  wish.all_outputs = f.all_outputs;
+  wish.reduces = std::ranges::find(f.reduction, true) != f.reduction.end();
+  wish.by_line = wish.pooled;
+  wish.pool_leaves = wish.pooled && f.stores == std::vector<Id>{f.pool} &&
+                     (f.pool != l.graph.output || l.options.dtype == Dtype::kF32);
+  for (const Id id : f.nodes) {
+    if (f.reduction[id])  // others keep numbers in registers for each column
+      wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == f.conv;
+    else if (f.behind_pool[id] && id != f.pool)
+      wish.pool_leaves = false;
+  }
+  for (const Id id : f.stores) wish.by_line = wish.by_line && f.behind_pool[id];
+  wish.store_bytes = f.stores.empty() ? 0 : static_cast<int>(size_of(l.options.dtype));
+  wish.float_rows = f.stores == std::vector<Id>{l.graph.output} && l.options.dtype == Dtype::kF32 &&
+                    !f.scalar[l.graph.output] && geometry.out.back() % 4 == 0;
+}
+
+// The tiling that takes along as much as fits: with the pool, without; with reductions over space, without;
+// at last the convolution alone.
+bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why) {
+  const ConvGeometry geometry = conv_geometry(l.graph, l.graph[pass.conv]);
+  TileWish wish = wish_of(l, l.graph[pass.conv]);
+  auto fits = [&](const Pass& part, Id pool, const Shape& window, bool over_space) {
+    fusion = choose_fusion(l, part, pool, over_space);
+    if (pool != kNone && !fusion.holds(pool)) return false;
+    add_wishes(l, fusion, geometry, window, wish);
+    // Sweeps have both phases of the width at hand, even if nothing is stored.
+    if (wish.sweeps && wish.reduces && !wish.pooled && geometry.stride.back() == 2 &&
+        fusion.store_phases == 1) {
+      wish.store_phases = fusion.store_phases = 2;
+      if (tile_conv(geometry, wish, tiles, why) && tiles.swept) return true;
+      wish.store_phases = fusion.store_phases = 1;
+    }
+    return tile_conv(geometry, wish, tiles, why);
+  };
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.
   Id pool = kNone;
   for (const Id id : pass.nodes) {
     if (pool == kNone && is_pool(l.graph[id]) && tiles_space(l.graph[id]) && !ancestors(l.graph, pass)[id])
       pool = id;
   }
-  ConvTiles tiles;
-  Fusion fusion;
-  bool found = false;
-  auto fits = [&](const Pass& part, Id with_pool, const Shape& window, bool over_space) {
-    fusion = choose_fusion(l, part, with_pool, over_space);
-    if (with_pool != kNone && !fusion.holds(with_pool)) return false;
-    wish.pool = {1, 1, 1};
-    for (size_t a = 0; a < geometry.spatial && with_pool != kNone; ++a) {
-      wish.pool[3 - geometry.spatial + a] = static_cast<int>(window[a]);
-    }
-    wish.whole_columns = fusion.whole_columns;
-    wish.one_sample = fusion.one_sample;
-    wish.store_phases = fusion.store_phases;
-    wish.pooled = with_pool != kNone;
-    wish.all_outputs = fusion.all_outputs;
-    wish.reduces = std::ranges::find(fusion.reduction, true) != fusion.reduction.end();
-    wish.by_line = wish.pooled;
-    wish.pool_leaves = wish.pooled && fusion.stores == std::vector<Id>{with_pool} &&
-                       (with_pool != l.graph.output || l.options.dtype == Dtype::kF32);
-    for (const Id id : fusion.nodes) {
-      if (fusion.reduction[id])  // others keep numbers in registers for each column
-        wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == fusion.conv;
-      else if (fusion.behind_pool[id] && id != with_pool)
-        wish.pool_leaves = false;
-    }
-    for (const Id id : fusion.stores) wish.by_line = wish.by_line && fusion.behind_pool[id];
-    return tile_conv(geometry, wish, tiles, why);
-  };
-  // As much as fits: with the pool, without; with reductions over space, without; at last the convolution
-  // alone.
   const std::vector<Shape> windows =
       pool == kNone ? std::vector<Shape>{} : windows_here(geometry, l.graph[pool]);
   for (const bool over_space : {true, false}) {
     for (const Shape& window : windows) {
-      if (found || !fits(pass, pool, window, over_space)) continue;
+      if (!fits(pass, pool, window, over_space)) continue;
       pool = split_pool(l, pass, pool, window);
-      done.resize(l.graph.nodes.size(), false);
       fusion = choose_fusion(l, pass, pool, over_space);
-      found = true;
+      return true;
     }
-    found = found || fits(pass, kNone, {}, over_space);
-    if (found) break;
+    if (fits(pass, kNone, {}, over_space)) return true;
   }
-  if (!found) {
-    Pass alone;
-    alone.nodes = alone.writes = {pass.conv};
-    alone.conv = pass.conv;
-    if (!fits(alone, kNone, {}, false)) return false;
-  }
-  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
-    return why = "its taps overflow the constant tables", false;
+  Pass alone;
+  alone.nodes = alone.writes = {pass.conv};
+  alone.conv = pass.conv;
+  return fits(alone, kNone, {}, false);
+}
 
-  // What comes before the convolution: computed where it is read if it can be.
+// What comes before the convolution: computed where it is read if it can be.
+void lower_head(Lowering& l, const Pass& pass, std::vector<bool>& done) {
   const std::vector<bool> head = ancestors(l.graph, pass);
   for (const Id id : pass.nodes) {
     if (!head[id] || l.stored(id)) continue;
@@ -211,15 +230,10 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
     }
     done[id] = true;
   }
+}
 
-  const Node& conv = l.graph[pass.conv];
-  const Id x = conv.in[0], kernel = conv.in[1];
-  const int index = l.convs++;
-  const std::string g = fmt::format("G{}", index);
-  const Prepared p = prepare(l, tiles, x, kernel);
-  l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
-  if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
-
+// Places for what the convolution's kernel stores.
+void keep_stores(Lowering& l, const Fusion& fusion, const ConvTiles& tiles) {
   for (const Id id : fusion.stores) {
     l.keep(id);
     // Values behind a pool only, for others are stored phase beside phase.
@@ -230,39 +244,80 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
       place.blocked = norm_reads_blocks(l, id);
     if (place.blocked && place.kind == Location::Kind::kOutput) l.out.output_alignment = 16;
   }
-  const EpilogueText e = epilogue(l, fusion, tiles);
-  const unsigned threads = static_cast<unsigned>(tiles.warpgroups) * 128;
-  const auto count = static_cast<unsigned>(tiles.tiles), columns = static_cast<unsigned>(tiles.column_blocks);
-  auto emit = [&](const char* name, unsigned resident, const std::string& text, unsigned blocks,
-                  unsigned block, unsigned shared) {
+}
+
+// The kernel, and the one that does the same in float32 where fp16 cannot hold the data.
+void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const Prepared& p, int index) {
+  const std::string g = fmt::format("G{}", index);
+  auto emit = [&](const char* name, int resident, const std::string& text, int blocks, int block, int shared,
+                  std::vector<TensorView> views = {}) {
     const std::string full = fmt::format("{}_{}", name, index);
-    l.write_kernel(full, block, resident, text);
-    l.out.run.push_back({full, {blocks, columns}, block, shared});
+    const auto threads = static_cast<unsigned>(block);
+    l.write_kernel(full, threads, static_cast<unsigned>(resident), text,
+                   views.empty() ? "" : ", const __grid_constant__ Maps maps");
+    l.out.run.push_back({full,
+                         {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles.column_blocks)},
+                         threads,
+                         static_cast<unsigned>(shared),
+                         std::move(views)});
   };
-  unsigned blocks = tiles.by_line ? static_cast<unsigned>(tiles.launched) : count;
+  const EpilogueText e = epilogue(l, fusion, tiles);
+  const int threads = tiles.warpgroups * 128, loader = tiles.by_line || tiles.swept ? 128 : 0;
+  int blocks = tiles.by_line ? tiles.launched : tiles.tiles;
   if (tiles.held) {
     blocks = 0;
-    for (const Owner& o : tiles.owners) blocks += static_cast<unsigned>(o.blocks);
+    for (const Owner& o : tiles.owners) blocks += o.blocks;
   }
-  emit("conv", static_cast<unsigned>(tiles.resident), conv_text(l, fusion, tiles, e, g, false), blocks,
-       threads + (tiles.by_line ? 128 : 0), static_cast<unsigned>(tiles.shared_bytes()));
-  const unsigned fma_blocks = std::min(static_cast<unsigned>(l.chip.multiprocessors) * 2, count);
-  emit("conv_fma", 1, conv_text(l, fusion, tiles, e, g, true), tiles.by_line ? blocks : fma_blocks, threads,
-       threads / 32 * static_cast<unsigned>(tiles.n) * 12);
+  emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks, threads + loader,
+       tiles.shared_bytes(), tiles.swept ? sweep_views(tiles, p) : std::vector<TensorView>{});
+  if (!tiles.by_line && !tiles.swept) blocks = std::min(l.chip.multiprocessors * 2, tiles.tiles);
+  ConvTiles plain = tiles;  // float32 products have no copy engine at hand
+  plain.staging = 0;
+  emit("conv_fma", 1,
+       conv_text(l, fusion, plain, tiles.staging > 0 ? epilogue(l, fusion, plain) : e, g, true), blocks,
+       threads, threads / 32 * tiles.n * 12);
+}
+
+std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, int index) {
+  std::vector<std::string> names;
+  for (const Id id : fusion.nodes) names.emplace_back(l.graph[id].op->name);
+  return fmt::format(
+      "kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared memory, {} "
+      "tiles, {:.0f}% of rows useful{}",
+      index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
+      1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
+      tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
+      tiles.swept     ? ", weights stay, planes go through a ring"
+      : tiles.held    ? ", weights stay in shared memory"
+      : tiles.by_line ? ", line by line"
+                      : "");
+}
+
+}  // namespace
+
+bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& why) {
+  if (l.chip.major < 8) return why = "the chip is older than sm_80", false;
+  if (l.graph[pass.conv].in[2] != kNone) return why = "the convolution still has its bias", false;
+  ConvTiles tiles;
+  Fusion fusion;
+  if (!choose_tiles(l, pass, fusion, tiles, why)) return false;
+  done.resize(l.graph.nodes.size(), false);  // a pool may be two now
+  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
+    return why = "its taps overflow the constant tables", false;
+  lower_head(l, pass, done);
+
+  const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
+  const int index = l.convs++;
+  const std::string g = fmt::format("G{}", index);
+  const Prepared p = prepare(l, tiles, x, kernel);
+  l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
+  if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
+  keep_stores(l, fusion, tiles);
+  write_conv(l, fusion, tiles, p, index);
   note_conv_work(l, fusion, tiles);
   combine_reductions(l, fusion, tiles);
   for (const Id id : fusion.nodes) done[id] = true;
-  std::vector<std::string> names;
-  for (const Id id : fusion.nodes) names.emplace_back(l.graph[id].op->name);
-  l.out.notes.push_back(
-      fmt::format("kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared "
-                  "memory, {} tiles, {:.0f}% of rows useful{}",
-                  index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
-                  1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
-                  tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
-                  tiles.held      ? ", weights stay in shared memory"
-                  : tiles.by_line ? ", line by line"
-                                  : ""));
+  l.out.notes.push_back(conv_note(l, fusion, tiles, index));
   return true;
 }
 

@@ -35,7 +35,8 @@ struct EpilogueText {
   std::string point;   // for one row of one variant and one group of phases
   std::string row;     // by line, if not empty, instead of point: for one row of all variants
   std::string window;  // for one row, after the loop
-  std::string finish;  // once, at the end
+  std::string finish;  // once, at the end; in sweeps, when a sample is left
+  std::string kept;    // sweeps: declared once, before all tiles
 };
 EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
 // Kernels that combine the partial results of reductions; after the convolution's own.

@@ -6,10 +6,9 @@ namespace {
 
 // Computed when they are needed, not ahead: products leave no registers for them.
 constexpr const char* kRows =
-    "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n  Row rows[G::kPieces][2];\n"
-    "#pragma unroll\n  for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(here, threadIdx.x / 128, "
-    "threadIdx.x "
-    "/ 32 % 4 * 16 + lane / 4 + 8 * r);\n";
+    "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n  Row rows[G::kPieces][2];\n#pragma unroll\n"
+    "  for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(here, threadIdx.x / 128, threadIdx.x / 32 % 4 * "
+    "16 + lane / 4 + 8 * r);\n";
 
 // One class of outputs after the other; `products` fills sum[0].
 std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::string& products,
@@ -33,8 +32,9 @@ std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::s
                            window);
   }
   return fmt::format(
-      "{}#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n    const int ed = group, eh = 0, "
-      "ew = 0; (void)eh;\n    float sum[1][G::kSums][G::kNr];\n{}{}{}{}  }}\n{}",
+      "{}#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n"
+      "    const int ed = group, eh = 0, ew = 0; (void)eh;\n    float sum[1][G::kSums][G::kNr];\n"
+      "{}{}{}{}  }}\n{}",
       before, t.phases.size(), products, rows, e.sums, points, behind);
 }
 
@@ -43,8 +43,8 @@ std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::s
 std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
                       const std::string& g, bool fma) {
   std::string s = fmt::format(
-      "  typedef {0} G;\n  constexpr bool fma = {1};\n  const Scale& sx = *(const Scale*)(a.ws + "
-      "G::kScale);\n"
+      "  typedef {0} G;\n  constexpr bool fma = {1};\n"
+      "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
       "  if ({2}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t, owner = 0; "
@@ -78,17 +78,15 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                         fmt::join(offsets, ", "));
   s += fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
-      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n    if (threadIdx.x == G::kThreads) "
-      "Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order, {0}_last);\n  }} else {{\n"
-      "  take_registers<240>();\n"
+      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
+      "    if (threadIdx.x == G::kThreads) Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order, "
+      "{0}_last);\n  }} else {{\n  take_registers<240>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n"
       "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Lines<G>::kScratchAt) + "
-      "threadIdx.x "
-      "/ 128 * 4 * G::kN * 3; (void)scratch;\n"
-      "{1}  Lines<G> pipe;\n  pipe.begin(shared);\n"
-      "#pragma unroll 1\n  for (int turn = 0, tile; (tile = line_tile<G>(turn, {0}_order, {0}_last)) < "
-      "G::kTiles; "
-      "++turn) {{\n",
+      "threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n{1}  Lines<G> pipe;\n  pipe.begin(shared);\n"
+      "#pragma unroll 1\n"
+      "  for (int turn = 0, tile; (tile = line_tile<G>(turn, {0}_order, {0}_last)) < G::kTiles; ++turn) "
+      "{{\n",
       g, e.state);
   return s + classes_text(t, e, products, kRows) + "  }\n" + e.finish + "  }\n";
 }

@@ -33,6 +33,9 @@ const char kProductsSm90[] =
 const char kLinesSm90[] =
 #include "engine/cuda/kernels/lines_sm90.cuh"
     ;
+const char kSweepSm90[] =
+#include "engine/cuda/kernels/sweep_sm90.cuh"
+    ;
 const char kHeldSm90[] =
 #include "engine/cuda/kernels/held_sm90.cuh"
     ;
@@ -101,10 +104,11 @@ void Lowering::keep(Id id) {
 }
 
 void Lowering::write_kernel(const std::string& name, unsigned block, unsigned resident,
-                            const std::string& body) {
+                            const std::string& body, const std::string& parameters) {
   kernels += fmt::format(
-      "extern \"C\" __global__ void __launch_bounds__({}{}) {}(const Args a) {{\nawait_previous();\n{}\n}}\n",
-      block, resident ? fmt::format(", {}", resident) : "", name, body);
+      "extern \"C\" __global__ void __launch_bounds__({}{}) {}(const Args a{}) "
+      "{{\nawait_previous();\n{}\n}}\n",
+      block, resident ? fmt::format(", {}", resident) : "", name, parameters, body);
 }
 
 void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
@@ -164,7 +168,7 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     if (chip.wgmma) {
       text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
       for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);
-      text += std::string(kProductsSm90) + kHeldSm90 + kLinesSm90;
+      text += std::string(kProductsSm90) + kHeldSm90 + kLinesSm90 + kSweepSm90;
     } else {
       text += kProductsSm80;
     }

@@ -17,8 +17,20 @@ struct Chip {
   int major = 9, minor = 0;
   int shared_bytes = 227 << 10;
   int multiprocessors = 132;
-  bool wgmma = true;  // Hopper's own matrix instructions; false: mma.sync, which every chip since sm_80 has
+  bool wgmma = true;  // Hopper's own matrix instructions and tensor copies; false: mma.sync, which every chip
+                      // since sm_80 has
   std::string arch() const;
+};
+
+// A tensor that the copy engine goes through by boxes: what the driver makes a map of when a run's pointers
+// are known.
+struct TensorView {
+  bool used = false, output = false;  // in the output's memory; otherwise in the workspace
+  int64_t offset = 0;
+  bool floats = false;                     // of float32; otherwise fp16
+  int swizzle = 0;                         // bytes: 32, 64 or 128
+  std::vector<uint64_t> extents, strides;  // strides in bytes, of all axes but the first
+  std::vector<uint32_t> box;
 };
 
 struct Launch {
@@ -26,6 +38,7 @@ struct Launch {
   unsigned grid[2] = {1, 1};
   unsigned block = 256;
   unsigned shared = 0;
+  std::vector<TensorView> views = {};  // what its parameter `maps` holds; empty: it has none
   // What it must do, for explain: operations on tensor cores, others, and bytes to and from memory.
   double products = 0, operations = 0, bytes = 0;
 };
@@ -39,8 +52,7 @@ struct Lowered {
   std::vector<Copy> copies;  // parameters into the packed block
   std::vector<Launch> pack, run;
   int64_t packed_bytes = 0, workspace_bytes = 0;
-  int output_alignment =
-      1;  // bytes; more where vectors of intermediate values are kept in the output's memory
+  int output_alignment = 1;        // bytes; more where vectors are stored in the output's memory
   std::vector<std::string> notes;  // for explain
 };
 
@@ -54,8 +66,10 @@ struct Prepared {
   bool fresh = true;  // made for this convolution, not shared with an earlier one
 };
 
+// What sweeps go through: the copy, for even and for odd shifts along the width, and the output.
+std::vector<TensorView> sweep_views(const ConvTiles& t, const Prepared& p);
+
 // --- Shared by the files that make it
-// -------------------------------------------------------------------------------
 struct Lowering {
   Lowering(const FusedPlan& plan, const Options& options, const Chip& chip);
 
@@ -79,7 +93,8 @@ struct Lowering {
   bool stored(Id id) const;
   // The text of a kernel with `body` between its braces; `resident` blocks of it must fit a
   // multiprocessor; 0: as the compiler likes.
-  void write_kernel(const std::string& name, unsigned block, unsigned resident, const std::string& body);
+  void write_kernel(const std::string& name, unsigned block, unsigned resident, const std::string& body,
+                    const std::string& parameters = "");
   // The same, launched by run (or by pack).
   void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
               bool packing = false, unsigned resident = 0);

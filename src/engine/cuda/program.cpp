@@ -107,6 +107,22 @@ class CudaProgram final : public Program {
     Launch launch;
   };
 
+  struct alignas(64) TensorMap {
+    unsigned char opaque[128] = {};
+  };
+  static TensorMap map_of(const TensorView& view, void* base) {
+    constexpr int kHalf = 6, kFloat = 7, kPromote256 = 3;  // the driver's enumerations
+    const unsigned each[] = {1, 1, 1, 1, 1};
+    TensorMap map;
+    if (!view.used) return map;
+    check(driver().tensor_map(&map, view.floats ? kFloat : kHalf, static_cast<unsigned>(view.extents.size()),
+                              static_cast<char*>(base) + view.offset, view.extents.data(),
+                              view.strides.data(), view.box.data(), each, 0,
+                              view.swizzle == 128 ? 3 : view.swizzle / 32, view.output ? 0 : kPromote256, 0),
+          "cuTensorMapEncodeTiled");
+    return map;
+  }
+
   static DevicePtr address(const void* p) { return reinterpret_cast<DevicePtr>(p); }
 
   template <class F>
@@ -139,8 +155,11 @@ class CudaProgram final : public Program {
       const void* input;
       void *output, *workspace, *packed;
     } args{input, output, workspace, packed};
-    void* parameters[] = {&args};
     for (const Step& step : steps) {
+      std::vector<TensorMap> maps;
+      for (const TensorView& view : step.launch.views)
+        maps.push_back(map_of(view, view.output ? output : workspace));
+      void* parameters[] = {&args, maps.data()};
       // Each kernel waits by itself for the one before it (await_previous); the first for whatever the stream
       // holds.
       const bool early = early_ && &step != steps.data();

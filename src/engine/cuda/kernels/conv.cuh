@@ -63,7 +63,7 @@ template <class G, class F> DEVICE void convert_rows(const Args& a, F value, boo
         lo[i] = lp.bits | (u32)lq.bits << 16;
       }
       const i64 at = (i64)((residue + b) * G::kBlocks + block) * G::kPlaneBytes + (row + G::kGuard) * (G::kCk * 2) +
-                     16 * swizzle((int)(row + G::kGuard), chunk, G::kCk);
+                     16 * (G::kSwept ? chunk : swizzle((int)(row + G::kGuard), chunk, G::kCk));  // sweeps: by the copy engine
       *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
       if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
     }
@@ -133,7 +133,7 @@ DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, int guess
   *out = Scale{power(f.shift), power(-f.shift), power(f.lo), f.fails, f.again};
 }
 
-// ---- Weights: the stream of slabs [column block][step][hi, lo][column][ck], swizzled like the rows ----------------
+// ---- Weights: the stream of slabs [column block][step][hi, lo][column][ck] ([hi, lo][step].. for sweeps), swizzled ----------------
 template <class G, class F> DEVICE void weight_extremes(const Args& a, F value) {
   // One thread a (tap, column): the largest over input channels.
   const int i = blockIdx.x * blockDim.x + threadIdx.x, taps = G::kKd * G::kKh * G::kKw;
@@ -166,10 +166,10 @@ template <class G, class F> DEVICE void pack_weights(const Args& a, const int (*
     hi[k] = h[0].bits | (u32)h[1].bits << 16;
     lo[k] = l[0].bits | (u32)l[1].bits << 16;
   }
-  u8* slab = a.packed + G::kStream + (i64)(part * G::kSteps + step) * G::kSlabBytes;
+  u8* slab = a.packed + G::kStream + (i64)(part * G::kSteps + step) * G::kSlabStep;
   const int at = column * G::kCk * 2 + 16 * swizzle(column, chunk, G::kCk);
   *(uint4*)(slab + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
-  if (G::kWeightsLo) *(uint4*)(slab + G::kN * G::kCk * 2 + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+  if (G::kWeightsLo) *(uint4*)(slab + G::kSlabLo + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
 }
 
 // ---- Float32 products, for data that fp16 cannot hold: slow and plain, into the same registers --------------------

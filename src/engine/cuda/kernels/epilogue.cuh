@@ -3,19 +3,17 @@ R"cuda(
 DEVICE float add2(float a, float b) { return a + b; }
 
 // All phases of one channel, side by side in memory.
-template <class T, int PH, int N> DEVICE void store_row(u8* to, i64 at, const float (&y)[PH][N], int i) {
+template <class T, int PH> DEVICE void store_row(u8* to, i64 at, const float (&y)[PH]) {
   if constexpr (PH == 2 && sizeof(T) == 4) {
-    __stcs((float2*)((float*)to + at), make_float2(y[0][i], y[1][i]));
+    __stcs((float2*)((float*)to + at), make_float2(y[0], y[1]));
   } else if constexpr (PH == 4 && sizeof(T) == 4) {
-    __stcs((float4*)((float*)to + at), make_float4(y[0][i], y[1][i], y[2][i], y[3][i]));
-  } else if constexpr (PH == 2) {
-    T p, q;
-    from_float(y[0][i], p);
-    from_float(y[1][i], q);
-    __stcs((u32*)((T*)to + at), (u32)p.bits | (u32)q.bits << 16);
+    __stcs((float4*)((float*)to + at), make_float4(y[0], y[1], y[2], y[3]));
   } else {
+    T p[PH];
 #pragma unroll
-    for (int ph = 0; ph < PH; ++ph) store<T>(to, at + ph, y[ph][i]);
+    for (int ph = 0; ph < PH; ++ph) from_float(y[ph], p[ph]);
+    if constexpr (PH == 2) __stcs((u32*)((T*)to + at), (u32)p[0].bits | (u32)p[1].bits << 16);
+    else __stcs((uint2*)((T*)to + at), make_uint2((u32)p[0].bits | (u32)p[1].bits << 16, (u32)p[2].bits | (u32)p[3].bits << 16));
   }
 }
 

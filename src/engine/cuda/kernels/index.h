@@ -31,7 +31,13 @@ template <class G> DEVICE int piece_row(int q) {
 // Row i < 64 of piece q of a tile, as a window of the output.
 template <class G> DEVICE Row row_of(int tile, int q, int i) {
   Row r;
-  if (G::kBoxes) {
+  if (G::kSwept) {
+    const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
+    r.n = plane / G::kJd;
+    r.jd = plane % G::kJd;
+    r.jh = block / G::kTilesAcross * G::kLines + q / (G::kWidth / 16) * 4 + i / 16;
+    r.jw = block % G::kTilesAcross * G::kWidth + q % (G::kWidth / 16) * 16 + i % 8 * 2 + i / 8 % 2;
+  } else if (G::kBoxes) {
     const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
     r.n = plane / G::kJd;
     r.jd = plane % G::kJd;
@@ -52,6 +58,36 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
   }
   r.ok = r.n < G::kBatch && r.jd < G::kJd && r.jh < G::kJh && r.jw < G::kJw;
   return r;
+}
+
+// Sweeps: a block's jobs are tiles, first all depths of one column, then of the next.
+template <class G> DEVICE int job_tile(int job) {
+  const int column = job / G::kJd, jd = job % G::kJd;
+  return (column / G::kTilesPerPlane * G::kJd + jd) * G::kTilesPerPlane + column % G::kTilesPerPlane;
+}
+// A tile reads kPlanes planes; the planes of a block whose jobs begin with `first` have numbers in the order of
+// their use, each column its own. The number of the job's lowest one:
+template <class G> DEVICE int job_plane(int first, int job) {
+  return job - first + (job / G::kJd - first / G::kJd) * (G::kPlanes - 1);
+}
+// Which of `blocks` blocks has that job.
+template <class G> DEVICE int block_of_job(int job, int blocks) {
+  return (int)(((job + 1ll) * blocks + G::kTiles - 1) / G::kTiles) - 1;
+}
+// Rows from a plane's first to piece q's first, in a view of `pairs` pairs a line.
+template <class G> DEVICE int pair_row(int q, int pairs) {
+  return q / (G::kWidth / 16) * 8 * pairs + q % (G::kWidth / 16) * 8;
+}
+// Where the views of the copy have the first line and pair that a column's tiles read.
+struct PairAt {
+  int line, pair;
+};
+template <class G> DEVICE PairAt column_at(int column, int depth, int line) {
+  const int block = column % G::kTilesPerPlane;
+  PairAt p;
+  p.line = (column / G::kTilesPerPlane * G::kPitchD + depth) * G::kPitchH + block / G::kTilesAcross * G::kLines + line + G::kLinesBefore;
+  p.pair = block % G::kTilesAcross * (G::kWidth / 2);
+  return p;
 }
 
 // How values become fp16: hi = x 2^shift, and lo = (x 2^shift - hi) 2^lo where they are split.

@@ -87,8 +87,8 @@ DEVICE float f_gelu_tanh(float x) {
 }
 DEVICE float f_gelu(float x) { return 0.5f * x * erfcf(-x * 0.70710678118654752f); }
 // gelu(y) = u kh + |u| (kh - 2^(-u^2) P(|u|)) with u = y sqrt(log2(e)/2), kh = 1/2 / sqrt(log2(e)/2) and
-// P(a) = Phi(-a sqrt(2/log2 e)) 2^(a^2) / sqrt(log2(e)/2), fitted: for degree 10 exact at 0 and |error| <= 8e-8 |y|, for 5
-// |error| <= 4e-5; float32 adds an ulp. Beyond a = 12 the power of two is zero and the polynomial must not be infinite.
+// P(a) = Phi(-a sqrt(2/log2 e)) 2^(a^2) / sqrt(log2(e)/2), fitted: by a polynomial of degree 5 in 1/(1 + 0.37 a) |error| <= 1.3e-8 |y|,
+// to which float32 adds two ulps; by one of degree 5 in a |error| <= 4e-5, where a is no more than 12, for the polynomial must not be infinite.
 constexpr float kGeluScale = 0.84932180028801904f, kGeluHalf = 0.58870501125773734f;
 DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float gelu_tail(float u, float p) {
@@ -100,22 +100,20 @@ template <int N> DEVICE float horner(const float (&c)[N], float a) {
   for (int k = 1; k < N; ++k) p = fmaf(p, a, c[k]);
   return p;
 }
-DEVICE float gelu10(float u, float a) {
-  const float c[11] = {1.011693295e-05f, -1.845260618e-04f, 1.504537508e-03f, -7.387798710e-03f, 2.510308669e-02f,
-                       -6.503329730e-02f, 1.385813184e-01f, -2.547603755e-01f, 4.079466274e-01f, -5.530459905e-01f,
-                       kGeluHalf};
-  return gelu_tail(u, horner(c, a));
+DEVICE float f_reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+// u = y kGeluScale is given; for the short one |u| < 12.
+DEVICE float gelu_scaled(float u) {
+  const float c[6] = {-1.607370167e-01f, 6.489161557e-01f, -4.113538339e-01f, 4.337905600e-01f, 6.923139207e-02f, 8.857741463e-03f};
+  return gelu_tail(u, horner(c, f_reciprocal(fmaf(0.37f, fabsf(u), 1.f))));
 }
 DEVICE float gelu5(float u, float a) {
   const float c[6] = {-4.170960543e-03f, 3.891255689e-02f, -1.537073796e-01f, 3.507286573e-01f, -5.375824609e-01f,
                       5.873028698e-01f};
   return gelu_tail(u, horner(c, a));
 }
-DEVICE float f_gelu_poly10(float y) { return gelu10(y * kGeluScale, fminf(fabsf(y * kGeluScale), 12.f)); }
-DEVICE float f_gelu_poly5(float y) { return gelu5(y * kGeluScale, fminf(fabsf(y * kGeluScale), 12.f)); }
-// u = y kGeluScale is given and |u| < 12.
-DEVICE float gelu_scaled10(float u) { return gelu10(u, fabsf(u)); }
-DEVICE float gelu_scaled5(float u) { return gelu5(u, fabsf(u)); }
+DEVICE float f_gelu_exact(float y) { return gelu_scaled(y * kGeluScale); }
+DEVICE float f_gelu_short(float y) { return gelu5(y * kGeluScale, fminf(fabsf(y * kGeluScale), 12.f)); }
+DEVICE float gelu_scaled_short(float u) { return gelu5(u, fabsf(u)); }
 // One Newton step on the hardware's guess: within an ulp. 0 and infinity keep the guess.
 DEVICE float inv_sqrt(float x) {
   const float r = rsqrtf(x), e = fmaf(-0.5f * x * r, r, 0.5f);

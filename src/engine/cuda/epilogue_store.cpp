@@ -1,0 +1,246 @@
+#include <algorithm>
+
+#include "base/dtype.h"
+#include "engine/cuda/epilogue_writer.h"
+#include "graph/operation.h"
+
+// What leaves the registers: pools, stores and reductions over space.
+namespace upweave::cuda {
+namespace {
+
+const char* pool_join(const Node& node) {
+  return is(node, "avg_pool") ? "add2" : is(node, "max_pool") ? "max_nan" : "min_nan";
+}
+
+const char* reduction_start(const Node& node) {
+  return is(node, "max") || is(node, "softmax_stats") ? "-kInf" : is(node, "min") ? "kInf" : "0.f";
+}
+
+}  // namespace
+
+std::string EpilogueWriter::flip(Id id) {
+  const Node& node = l_.graph[id];
+  if (is(node, "avg_pool") || node.in[1] == kNone) return "";
+  const std::string sign =
+      fmt::format("{} < 0.f ? -1.f : 1.f", l_.source.operand(node.in[1], node.shape, "at"));
+  if (one_a_column(node.in[1], node.shape)) return fmt::format("const float flip = {}; ", constant(sign));
+  return fmt::format("const At at = at_of(0, i); (void)at; const float flip = {}; ", sign);
+}
+
+std::string EpilogueWriter::pool_start(Id id) const {
+  const Node& node = l_.graph[id];
+  return fmt::format(
+      "float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; ++p)\n"
+      "#pragma unroll\nfor (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
+      kColumns,
+      is(node, "avg_pool")   ? "0.f"
+      : is(node, "max_pool") ? "-kInf"
+                             : "kInf");
+}
+
+std::string EpilogueWriter::pool_update(Id id) {
+  const Node& node = l_.graph[id];
+  const std::string sign = flip(id);
+  return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach, kColumns,
+                     sign, pool_join(node), sign.empty() ? "" : "flip * ", node.in[0]);
+}
+
+std::string EpilogueWriter::pool_row(Id id) {
+  const std::string sign = flip(id);
+  return fmt::format(
+      "{}{{ {}_Pragma(\"unroll\") for (int s = 0; s < G::kSums; ++s) pool[0][r][i] = {}(pool[0][r][i], "
+      "{}sum[0][s][i / 2 * 4 + r * 2 + i % 2]); }}\n",
+      kColumns, sign, pool_join(l_.graph[id]), sign.empty() ? "" : "flip * ");
+}
+
+std::string EpilogueWriter::pool_result(Id id) {
+  const Node& node = l_.graph[id];
+  const auto& [d, h, w] = t_.axis;
+  const std::string sign = flip(id);
+  std::string scale = sign.empty() ? "" : " * flip";
+  if (is(node, "avg_pool")) scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)));
+  if (pools_sums(id)) scale += " * down";
+  if (!t_.pool_in_memory) {
+    return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
+                       kColumns, sign, scale);
+  }
+  // What the classes before left is where the result will be; the last class takes the scale or the sign.
+  return fmt::format(
+      "if (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], load<{5}>({6}, {7})); }} }}\n"
+      "if (group == {9}) {{ {2}{{ {8}pool[p][r][i] = pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n"
+      "{2}y{0}[0][i] = pool[p][r][i];\n",
+      id, store_base(id), kColumns, column_exists(), pool_join(node), l_.source.type(id),
+      l_.source.address(id), store_at(id), sign, t_.phases.size() - 1, scale);
+}
+
+int64_t EpilogueWriter::voxels_of(Id id) const {
+  const Shape& shape = l_.graph[id].shape;
+  return count(shape) / (shape[0] * shape[1]);
+}
+
+std::string EpilogueWriter::voxel_at(Id id) const {
+  const Shape& shape = l_.graph[id].shape;
+  const int64_t height = spatial_rank(shape) > 1 ? shape[shape.size() - 2] : 1;
+  return fmt::format("((i64)od * {} + oh) * {} + ow0", height, shape.back());
+}
+
+std::string EpilogueWriter::store_base(Id id) const {
+  if (blocked(id)) {
+    return fmt::format(
+        "const i64 base = (((i64)n * {0} + blockIdx.y * (G::kN / 16)) * {1}ll + {2}) * 16 + 2 * t;\n",
+        t_.c_out / 16, voxels_of(id), voxel_at(id));
+  }
+  return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels_of(id),
+                     voxel_at(id));
+}
+
+std::string EpilogueWriter::store_at(Id id) const {
+  if (blocked(id)) return fmt::format("base + i / 4 * {}ll + i / 2 % 2 * 8 + i % 2", voxels_of(id) * 16);
+  return fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels_of(id));
+}
+
+std::string EpilogueWriter::column_exists() const {
+  return padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
+}
+
+std::string EpilogueWriter::store(Id id) {
+  const int64_t width = l_.graph[id].shape.back();
+  const std::string type = l_.source.type(id), to = l_.source.address(id);
+  const int ph = phases(id);
+  if (!f_.scalar[id] && ph > 1 && width % ph == 0 && l_.source.places[id].kind == Location::Kind::kOutput) {
+    const auto bytes =
+        static_cast<int>(size_of(l_.source.places[id].element ? l_.options.dtype : Dtype::kF32)) * ph;
+    l_.out.output_alignment = std::max(l_.out.output_alignment, bytes);
+  }
+  if (f_.scalar[id]) {
+    return fmt::format(
+        "if (ok && t == 0) {{\n"
+        "{}if (ph == 0 || ow0 + ph < {}) store<{}>({}, (i64)n * {} + {} + ph, y{}[ph]); }}\n",
+        kEach, width, type, to, voxels_of(id), voxel_at(id), id);
+  }
+  const std::string check = column_exists(), base = store_base(id), at = store_at(id);
+  if (blocked(id)) {
+    return fmt::format(
+        "if (ok) {{ {0}_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; i += 2) *(float2*)((float*){1} + "
+        "{2}) = make_float2(y{3}[0][i], y{3}[0][i + 1]); }}\n",
+        base, to, at, id);
+  }
+  if (t_.staging > 0) return staged_store(id);
+  if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
+    return fmt::format(
+        "if (ok) {{ {}{}{}{{ float row[PH]; {}row[ph] = {}; store_row<{}>({}, {}, row); }} }}\n", base,
+        kColumns, check, kEach, element(id), type, to, at);
+  }
+  return fmt::format(
+      "if (ok) {{ {}{}if (ph == 0 || ow0 + ph < {}) {{\n{}{}store<{}>({}, {} + ph, {}); }} }}\n", base, kEach,
+      width, kColumns, check, type, to, at, element(id));
+}
+
+std::string EpilogueWriter::staged_store(Id id) const {
+  // 16 channels of a warp's 32 outputs by the copy engine, which leaves out what is beyond the line. What
+  // it needs is the same in all lanes, for the compiler too.
+  return fmt::format(
+      "{{ const u32 staged = __shfl_sync(~0u, shared + Sweep<G>::kStaged + threadIdx.x / 32 * G::kStaging, "
+      "0);\n"
+      "const int w0 = __shfl_sync(~0u, ow0, 0), h0 = __shfl_sync(~0u, oh, 0), d0 = __shfl_sync(~0u, od, "
+      "0), n0 = __shfl_sync(~0u, ok ? n : -1, 0);\n#pragma unroll\n"
+      "for (int part = 0; part < G::kN / 16; ++part) {{\nfloat rows[4][PH];\n#pragma unroll\n"
+      "for (int k = 0; k < 4; ++k) {{ const int i = 4 * part + k;\n{0}rows[k][ph] = {1}; }}\n"
+      "stage_free();\n#pragma unroll\n"
+      "for (int k = 0; k < 4; ++k) stage(staged, 8 * (k / 2) + 2 * t + k % 2, rows[k]);\n"
+      "stage_store(maps.output, staged, w0, h0, d0, n0 * {2} + 16 * part, n0 >= 0);\n}} }}\n",
+      kEach, element(id), t_.c_out);
+}
+
+std::string EpilogueWriter::reduction_state(Id id) const {
+  const Node& node = l_.graph[id];
+  const bool two = is(node, "moments") || is(node, "softmax_stats");
+  const char* start = reduction_start(node);
+  return fmt::format(
+             "float p{0}[G::kN / 4], q{0}[G::kN / 4], k{0} = 0.f;\n{1}{{ p{0}[i] = {2}; q{0}[i] = 0.f; }}\n",
+             id, kColumns, start) +
+         (two ? "" : fmt::format("(void)q{0}; (void)k{0};\n", id));
+}
+
+bool EpilogueWriter::moments_of_sums(Id id) const {
+  return f_.reduction[id] && is(l_.graph[id], "moments") && l_.graph[id].in[0] == f_.conv;
+}
+
+std::string EpilogueWriter::moments_update(Id id) const {
+  if (t_.by_line) {
+    return fmt::format(
+        "{{ bool real[G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
+        "for (int r = 0; r < 2; ++r) {{\nconst Row& row = rows[0][r]; const int ud = 0, uh = 0, uw = s;\n"
+        "{}real[s][r] = ok; }}\nw{}.update(sum[0], real, scratch); }}\n",
+        coordinates(false), id);
+  }
+  return fmt::format(
+      "{{ float weight[{0}][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n"
+      "#pragma unroll\nfor (int r = 0; r < 2; ++r) {{\n"
+      "const int v = s / G::kPieces; const Row& row = rows[s % G::kPieces][r];\n"
+      "const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % G::kOnceW;\n"
+      "{1}{2}{{ const bool real = ok && ow0 + ph < {3}; weight[ph][s][r] = real ? 1.f : 0.f;\n"
+      "if (!real) {{ {4}{5} = 0.f; }} }} }}\nw{6}.update(sum, weight); }}\n",
+      f_.store_phases, coordinates(false), kEach, l_.graph[f_.conv].shape.back(), kColumns, sum(), id);
+}
+
+std::string EpilogueWriter::reduction_update(Id id) const {
+  const Node& node = l_.graph[id];
+  const Id in = node.in[0];
+  const std::string x = element(in);
+  const std::string p = fmt::format("p{}[i]", id), q = fmt::format("q{}[i]", id);
+  const int64_t width = l_.graph[in].shape.back();
+  std::string text;
+  if (is(node, "moments")) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
+    text = fmt::format(
+        "k{0} += 1.f; const float z = 1.f / k{0};\n"
+        "{1}{{ const float e = {2} - {3}; {3} = fmaf(e, z, {3}); {4} = fmaf(e, {2} - {3}, {4}); }}",
+        id, kColumns, x, p, q);
+  } else if (is(node, "softmax_stats")) {
+    text = fmt::format(
+        "{0}{{ const float m = max_nan({1}, {2}); {3} = ({1} == m ? {3} : {3} * f_exp({1} - m)) + "
+        "f_exp({2} - m); {1} = m; }}",
+        kColumns, p, x, q);
+  } else {
+    text = fmt::format("{}{} = {}({}, {});", kColumns, p,
+                       is(node, "max")   ? "max_nan"
+                       : is(node, "min") ? "min_nan"
+                                         : "add2",
+                       p, x);
+  }
+  return fmt::format("{}if (ok && ow0 + ph < {}) {{ {} }}\n", kEach, width, text);
+}
+
+std::string EpilogueWriter::reduction_flush(Id id) {
+  const Node& node = l_.graph[id];
+  l_.keep(id);
+  const int64_t at = l_.reserve(t_.partials() * t_.column_blocks * t_.n * 12);
+  l_.partials[id] = at;
+  const char* kind = is(node, "moments")         ? "JoinMoments"
+                     : is(node, "softmax_stats") ? "JoinExp"
+                     : is(node, "max")           ? "JoinMax"
+                     : is(node, "min")           ? "JoinMin"
+                                                 : "JoinSum";
+  if (t_.swept) {
+    // Slots of the sample that no block has are nobody's: its first block says so.
+    return fmt::format(
+        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, sample_part({2}ll, block - first_block));\n"
+        "if (block == first_block) for (int s = used; s < slots; ++s) no_part<G, {1}>(sample_part({2}ll, "
+        "s));\n{3}p{0}[i] = {4};\n",
+        id, kind, at, kColumns, reduction_start(node));
+  }
+  const char* tile = t_.by_line ? "blockIdx.x" : "tile";  // by line a block's tiles have one part together
+  if (moments_of_sums(id)) {
+    return fmt::format(
+        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner));\n"
+        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
+        "{2}, o));\n",
+        id, at, tile);
+  }
+  return fmt::format(
+      "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"
+      "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, o));\n",
+      id, kind, at, tile);
+}
+
+}  // namespace upweave::cuda

@@ -1,0 +1,177 @@
+R"cuda(
+// Sweeps (sm_90a, see sweep_tiles.cpp): a block lives as long as the kernel and keeps its weights. One of its warpgroups has
+// planes of the input brought into a ring; the others multiply and finish one piece of a tile after another. They, or pairs of
+// them, take turns with the tensor cores: who has issued its products passes the turn on, and its epilogue runs behind the
+// others' products.
+struct alignas(64) TensorMap { u64 opaque[16]; };
+struct Maps { TensorMap even, odd, output; };  // views of the copy for even and odd shifts, and the output
+
+DEVICE void tensor_load(u32 to, const TensorMap& map, int pair, int line, int part, u32 barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3, %5, %6}], [%2];"
+               ::"r"(to), "l"(&map), "r"(barrier), "r"(0), "r"(pair), "r"(line), "r"(part) : "memory");
+}
+DEVICE void tensor_store(const TensorMap& map, u32 from, int w, int h, int d, int channel) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               ::"l"(&map), "r"(from), "r"(w), "r"(h), "r"(d), "r"(channel) : "memory");
+}
+// Four outputs side by side of channel `row` of 16 and place `lane / 4` of eight, where the copy engine's swizzle has them.
+DEVICE void stage(u32 at, int row, const float (&y)[4]) {
+  const int place = (int)threadIdx.x % 32 / 4 ^ (row & 7);
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + row * 128 + place * 16), "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]) : "memory");
+}
+// What was staged before has been read.
+DEVICE void stage_free() {
+  if (threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  __syncwarp();
+}
+DEVICE void stage_store(const TensorMap& map, u32 from, int w, int h, int d, int channel, bool ok) {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 != 0) return;
+  if (ok) tensor_store(map, from, w, h, d, channel);
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <class G> struct Sweep {
+  // Shared memory: planes, weights (hi of all slabs, then lo), staged outputs, scratch, barriers: plane filled, left by all, weights.
+  static constexpr int kKept = G::kBuffers * G::kTileShared, kStaged = kKept + G::kWeightShared;
+  static constexpr int kScratchAt = kStaged + G::kStaging * (G::kThreads / 32), kFull = kScratchAt + G::kScratch, kLeft = kFull + 8 * G::kBuffers, kKeptFull = kLeft + 8 * G::kBuffers, kZero = kKeptFull + 8;
+  static constexpr int kHalfSlab = G::kN * G::kCk * 2;
+  // Warpgroups that take a turn together, and the threads of those and of the ones before them.
+  static constexpr int kTogether = G::kThreads / 128 / G::kTakers, kTurnThreads = 2 * kTogether * 128;
+  u32 shared;
+  int warpgroup, taker, first, seen;
+  u64 rows[G::kPlanes][2], weights;  // descriptors: of the piece in each plane and view, of the first slab
+
+  static DEVICE void start(u32 at) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < G::kBuffers; ++i) { barrier_init(at + kFull + 8 * i, 1); barrier_init(at + kLeft + 8 * i, G::kThreads / 32); }
+      barrier_init(at + kKeptFull, 1);
+      clear_counter(at + kZero);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  // The weights, and the planes of jobs `job` to `end` - 1 in the order of use; by one thread, with 24 registers.
+  static DEVICE void bring(const Args& a, const Maps& maps, u32 at, int job, int end, int depth, int line, const int (*slabs)[2], int slab_count) {
+    int steps = 0;
+    for (int i = 0; i < slab_count; ++i) steps += slabs[i][1];
+    barrier_expect(at + kKeptFull, steps * kHalfSlab * (1 + G::kWeightsLo));
+    u32 to = at + kKept;
+    for (int i = 0; i < slab_count; ++i) {
+#pragma unroll 1
+      for (int s = 0; s < slabs[i][1]; ++s, to += kHalfSlab) {
+        const u8* from = a.packed + G::kStream + (i64)(slabs[i][0] + s) * kHalfSlab;
+        bulk_copy(to, from, kHalfSlab, at + kKeptFull);
+        if (G::kWeightsLo) bulk_copy(to + G::kWeightShared / 2, from + (i64)G::kSteps * kHalfSlab, kHalfSlab, at + kKeptFull);
+      }
+    }
+    Place<G::kBuffers> place{0, 1};  // the first round finds all places left
+    while (job < end) {
+      const int count = min(end - job, G::kJd - job % G::kJd);
+      PairAt p = column_at<G>(job / G::kJd, job % G::kJd + depth, line);
+#pragma unroll 1
+      for (int i = 0; i < count + G::kPlanes - 1; ++i, p.line += G::kPitchH) {
+        barrier_wait(at + kLeft + 8 * place.at, place.parity);
+        const u32 full = at + kFull + 8 * place.at;
+        barrier_expect(full, G::kBlocks * (1 + G::kInputLo) * G::kTileLines * 2 * (G::kEvenPairs + G::kOddPairs) * G::kCk * 2);
+#pragma unroll 1
+        for (int part = 0; part < G::kBlocks * (1 + G::kInputLo); ++part) {
+          const u32 plane = at + place.at * G::kTileShared + part * G::kPartBytes;
+          if (G::kEvenPairs) tensor_load(plane, maps.even, p.pair, p.line, part, full);
+          if (G::kOddPairs) tensor_load(plane + G::kOddAt, maps.odd, p.pair, p.line, part, full);
+        }
+        place.next();
+      }
+      job += count;
+    }
+  }
+
+  DEVICE void begin(u32 at, int first_job) {
+    shared = at;
+    first = first_job;
+    seen = 0;
+    warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the same in all lanes for the compiler too
+    taker = warpgroup / kTogether;
+    barrier_wait(shared + kKeptFull, 0);
+    if (G::kTakers > 1 && taker == G::kTakers - 1) named_arrive(1, kTurnThreads);
+  }
+  DEVICE void leave(int plane) const {
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared + kLeft + 8 * (plane % G::kBuffers));
+  }
+  // Every warp sees every plane and leaves it, in order: so nobody can miss that a place was filled twice.
+  DEVICE void see(int end, int needed) {
+    for (; seen < end; ++seen) {
+      barrier_wait(shared + kFull + 8 * (seen % G::kBuffers), seen / G::kBuffers & 1);
+      if (seen < needed) leave(seen);
+    }
+  }
+  // Piece q of the job: its planes are there.
+  DEVICE void enter(int job, int q) {
+    const int lowest = job_plane<G>(first, job);
+    see(lowest + G::kPlanes, lowest);
+    // Anew for each piece and the same in all lanes, for the compiler too: what is computed from it stays in uniform registers and is
+    // not kept for the next piece, where there is no room.
+    const u32 base = __shfl_sync(~0u, shared, 0);
+    weights = descriptor<G>(base + kKept, 8 * G::kCk * 2);
+#pragma unroll
+    for (int p = 0; p < G::kPlanes; ++p) {
+      const u32 plane = __shfl_sync(~0u, base + (lowest + p) % G::kBuffers * G::kTileShared, 0);
+      rows[p][0] = descriptor<G>(plane + pair_row<G>(q, G::kEvenPairs) * (G::kCk * 2), G::kEvenPairs * G::kCk * 2);
+      rows[p][1] = descriptor<G>(plane + G::kOddAt + pair_row<G>(q, G::kOddPairs) * (G::kCk * 2), G::kOddPairs * G::kCk * 2);
+    }
+  }
+  // The products of `job` are done, and this warpgroup's next one is of job `next`.
+  DEVICE void leave_for(int job, int next) const {
+    const int lowest = job_plane<G>(first, job), end = job_plane<G>(first, next);
+#pragma unroll
+    for (int p = 0; p < G::kPlanes; ++p) {
+      if (lowest + p < end) leave(lowest + p);
+    }
+  }
+  // There is no next one, of all jobs up to `end`.
+  DEVICE void finish(int end) {
+    const int all = job_plane<G>(first, end - 1) + G::kPlanes;
+    see(all, all);
+    if (G::kStaging && threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+  DEVICE void take_turn() const {
+    if (G::kTakers > 1) named_sync(1 + taker, kTurnThreads);
+  }
+  DEVICE void pass_turn(bool last) const {  // nobody comes after the last one
+    if (G::kTakers > 1 && !last) named_arrive(1 + (taker + 1) % G::kTakers, kTurnThreads);
+  }
+  DEVICE void together() const {
+    if (G::kTakers > 1 && kTogether > 1) named_sync(5 + taker, kTogether * 128);
+  }
+  // The same places plus zero, though the compiler cannot know it: what it computes from them is not kept for a later pass over the
+  // same taps, where there is no room. The same in all lanes, they are added to in uniform registers.
+  DEVICE Sweep afresh() const {
+    u32 zero;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(zero) : "r"(shared + kZero));
+    zero = __shfl_sync(~0u, zero, 0);
+    Sweep r = *this;
+#pragma unroll
+    for (int i = 0; i < 2 * G::kPlanes; ++i) r.rows[i / 2][i % 2] += zero;
+    r.weights += zero;
+    return r;
+  }
+  // sum (+)= 16 terms: rows at `place` bytes in `plane` and `view`, columns at `slab` bytes.
+  template <int N> DEVICE void multiply(float (&sum)[N / 2], int plane, int view, int place, int slab, bool add) const {
+    wgmma<N>(sum, rows[plane][view] + (u64)(place >> 4), weights + (u64)(slab >> 4), add);
+  }
+};
+// The scales of lo: whether they are hi's; from lo*hi to hi*lo (rows by columns), and from there to hi*hi.
+struct LoScales {
+  bool one;
+  float to_columns, to_whole;
+};
+template <int N> DEVICE void scale(float (&d)[1][N], float by) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[0][i] *= by;
+  hold(d);
+}
+// Both width phases' sums as those of twice the columns.
+template <int N> DEVICE float (&both(float (&d)[2][1][N]))[2 * N] { return reinterpret_cast<float (&)[2 * N]>(d); }
+)cuda"

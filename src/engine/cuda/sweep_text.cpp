@@ -1,0 +1,297 @@
+#include <algorithm>
+
+#include "engine/cuda/conv_text.h"
+
+// The text of a convolution's kernel that sweeps through the depth.
+namespace upweave::cuda {
+namespace {
+
+// One tap's product: which sums, where its rows and its columns are.
+struct Product {
+  int phase = 0;  // of the width; 2: both
+  int plane = 0, view = 0, place = 0, slab = 0;
+};
+
+// The products of a group of phases: those of both width phases, then the others. `slab` is the group's first
+// among its owner's.
+struct Products {
+  std::vector<Product> shared, alone;
+
+  Products(const ConvTiles& t, const Owner& owner, int group, int slab) {
+    const int first = t.group_begin[t.class_begin[2 * group]],
+              middle = t.group_begin[t.class_begin[2 * group + 1]],
+              end = t.group_begin[t.class_begin[2 * group + 2]];
+    for (int i = first; i < end; ++i) {
+      const bool both = i - first < 2 * t.shared_taps[group];
+      if (both && (i - first) % 2 == 1) continue;
+      const Step& step = t.steps[t.stream[i]];
+      const auto& [d, h, w] = step.delta[0];
+      Product p;
+      p.phase = both ? 2 : t.stream[i] >= middle;
+      p.view = w & 1;
+      p.plane = d - owner.depth;
+      const PairView& v = t.views[p.view];
+      p.place =
+          ((h - owner.line) * 2 * v.pairs + (w - v.first) / 2) * t.row_bytes() + step.block * t.part_bytes;
+      p.slab = (slab + i - first) * t.n * t.row_bytes();
+      (both ? shared : alone).push_back(p);
+    }
+  }
+};
+
+// Instructions of 16 terms, one width phase's and the other's in turn: those of one wait for one another.
+// `halves`: rows' and columns' bytes from hi to what is multiplied, for each product of a term.
+std::string instructions(const ConvTiles& t, const std::vector<Product>& products, const char* sums, bool add,
+                         const std::vector<std::array<int, 2>>& halves) {
+  std::vector<std::string> of[2];
+  bool begun[3] = {add, add, add};
+  for (const Product& x : products) {
+    for (const auto& [rows, columns] : halves) {
+      for (int k = 0; k < t.ck / 16; ++k) {
+        of[x.phase == 1].push_back(fmt::format(
+            "      at.multiply<{}>({}, {}, {}, {}, {}, {});\n", x.phase == 2 ? 2 * t.n : t.n,
+            x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase), x.plane,
+            x.view, x.place + rows + k * 32, x.slab + columns + k * 32, begun[x.phase]));
+        begun[x.phase] = true;
+      }
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < std::max(of[0].size(), of[1].size()); ++i) {
+    for (const auto& list : of) {
+      if (i < list.size()) text += list[i];
+    }
+  }
+  return text;
+}
+
+// One product a term.
+std::string whole_products(const ConvTiles& t, const Products& p) {
+  std::vector<Product> all;
+  bool any[2] = {};
+  for (Product x : p.shared) {
+    x.phase = 0;
+    all.push_back(x);
+    x.phase = 1;
+    x.slab += t.n * t.row_bytes();
+    all.push_back(x);
+  }
+  all.insert(all.end(), p.alone.begin(), p.alone.end());
+  for (const Product& x : all) any[x.phase] = true;
+  std::string after;
+  for (int ph = 0; ph < 2; ++ph) {
+    after += any[ph] ? fmt::format("      hold(sum[{}]);\n", ph)
+                     : fmt::format("      for (float& x : sum[{}][0]) x = 0.f;\n", ph);
+  }
+  return "      const Sweep<G>& at = pipe;\n      wgmma_fence();\n" +
+         instructions(t, all, "sum", false, {{0, 0}}) +
+         "      wgmma_commit();\n      pipe.pass_turn(last);\n      wgmma_wait();\n" + after;
+}
+
+// hi*lo + lo*hi + hi*hi, the small ones first: one chain where lo has hi's scale, otherwise with the sums
+// brought to the next product's scale in between. Products of twice the columns have sums of their own: on
+// the same registers as others the compiler would put them one after the other.
+std::string split_products(const ConvTiles& t, const Products& p) {
+  using Halves = std::vector<std::array<int, 2>>;
+  const std::array<int, 2> rows_lo{t.tile_half(), 0}, columns_lo{0, t.weight_shared() / 2}, none{0, 0};
+  struct Sums {
+    const char* name;
+    const std::vector<Product>& products;
+    bool has[2];
+    std::string each(const std::string& before, const std::string& after) const {
+      std::string s = "     ";
+      for (int ph = 0; ph < 2; ++ph) {
+        if (has[ph]) s += fmt::format(" {}{}[{}]{};", before, name, ph, after);
+      }
+      return s + "\n";
+    }
+  };
+  bool alone[2] = {};
+  for (const Product& x : p.alone) alone[x.phase] = true;
+  std::vector<Sums> all;
+  if (!p.shared.empty()) all.push_back({"sum", p.shared, {true, true}});
+  if (!p.alone.empty()) all.push_back({"part", p.alone, {alone[0], alone[1]}});
+  auto pass = [&](const Sums& sums, bool add, const Halves& halves) {
+    return "      {\n      const Sweep<G> at = pipe.afresh();\n" +
+           instructions(t, sums.products, sums.name, add, halves) + "      }\n";
+  };
+  Halves mixed{columns_lo};
+  if (t.input_lo) mixed.insert(mixed.begin(), rows_lo);
+  std::string text =
+      "      float part[2][1][G::kNr]; (void)part;\n      if (scales.one) {\n      wgmma_fence();\n";
+  for (const Sums& sums : all) text += pass(sums, false, mixed);
+  for (const Sums& sums : all) text += pass(sums, true, {none});
+  text += "      wgmma_commit();\n      pipe.pass_turn(last);\n      wgmma_wait();\n";
+  for (const Sums& sums : all) text += sums.each("hold(", ")");
+  text += "      } else {\n";
+  const std::string done = "      wgmma_commit();\n      wgmma_wait();\n";
+  for (const Sums& sums : all) {
+    text += "      wgmma_fence();\n";
+    if (t.input_lo)
+      text += pass(sums, false, {rows_lo}) + done + sums.each("hold(", ")") +
+              sums.each("scale(", ", scales.to_columns)") + "      wgmma_fence();\n";
+    text += pass(sums, t.input_lo, {columns_lo}) + done + sums.each("hold(", ")") +
+            sums.each("scale(", ", scales.to_whole)") + "      wgmma_fence();\n" + pass(sums, true, {none}) +
+            done + sums.each("hold(", ")");
+  }
+  text += "      pipe.pass_turn(last);\n      }\n";
+  for (int ph = 0; ph < 2; ++ph) {
+    if (!p.shared.empty() && p.alone.empty()) continue;
+    // Zeros that the compiler does not know: with parts of one phase only it would put all products one after
+    // the other.
+    if (!p.shared.empty() && !alone[ph])
+      text += fmt::format("      for (float& x : part[{0}][0]) x = 0.f;\n      hold(part[{0}]);\n", ph),
+          alone[ph] = true;
+    text +=
+        fmt::format("#pragma unroll\n      for (int i = 0; i < G::kNr; ++i) sum[{0}][0][i] {1} {2};\n", ph,
+                    p.shared.empty() ? "=" : "+=", alone[ph] ? fmt::format("part[{}][0][i]", ph) : "0.f");
+  }
+  return text;
+}
+
+// What this block's owner has, and those before it together, as operands.
+template <class F>
+std::string own(const ConvTiles& t, F value) {
+  return fmt::format("({})", by_owner(t, value));
+}
+template <class F>
+std::string before_own(const ConvTiles& t, F value) {
+  return fmt::format("({})", before_owner(t, value));
+}
+
+// Which jobs are this block's, and the items they are made of: the pieces of all jobs for each group of
+// phases, those of one group together, so that whole lines are stored at a time.
+std::string start_text(const ConvTiles& t, const std::string& g, bool fma) {
+  return fmt::format(
+      "  typedef {} G;\n  constexpr bool fma = {}; (void)fma;\n"
+      "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
+      "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
+      "  if ({}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
+      "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = 2 * t; (void)column0;\n"
+      "  int columns_of = -1; (void)columns_of;\n"
+      "  const int owner = {}, block = blockIdx.x - {}, blocks = {};\n"
+      "  const int first = (int)((i64)block * G::kTiles / blocks), end = (int)((i64)(block + 1) * "
+      "G::kTiles / blocks);\n"
+      "  const int groups = {}, each = groups * (G::kM / 64), items = (end - first) * each;\n",
+      g, fma, fma ? "!" : "", owner_of_block(t), before_own(t, &Owner::blocks), own(t, &Owner::blocks),
+      own(t, group_count));
+}
+
+// Where float32 products read, for data that fp16 cannot hold.
+std::string fma_start(const Lowering& l, const Node& conv) {
+  return fmt::format(
+      "  const int warpgroup = threadIdx.x / 128;\n  const float down = 1.f;\n  auto xv = {};\n"
+      "  auto wv = {};\n  float* scratch = (float*)raw + warpgroup * 4 * G::kN * 3; (void)scratch;\n",
+      input_value(l, conv.in[0]), input_value(l, conv.in[1]));
+}
+
+// The last warpgroup brings weights and planes; its registers go to the others.
+std::string pipe_start(const ConvTiles& t, const std::string& g) {
+  const int all = t.warpgroups + 1,
+            registers = (65536 / (all * 128) / 8 * 8 * all - 24) / t.warpgroups / 8 * 8;
+  return fmt::format(
+      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Sweep<G>::start(shared);\n"
+      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
+      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, first, end, {}, {}, (const "
+      "int(*)[2]){}_slabs + {}, {});\n    return;\n  }}\n  take_registers<{}>();\n"
+      "  const float down = sx.down * sw.down; (void)down;\n  Sweep<G> pipe;\n"
+      "  pipe.begin(shared, first);\n  const int warpgroup = pipe.warpgroup;\n"
+      "  const LoScales scales{{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo}};\n"
+      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Sweep<G>::kScratchAt) + "
+      "warpgroup * 4 * G::kN * 3; (void)scratch;\n",
+      own(t, &Owner::depth), own(t, &Owner::line), g, before_own(t, group_count), own(t, group_count),
+      std::min(registers, 240));
+}
+
+// leave_samples(until): every warpgroup leaves a part of every sample that its block meets.
+std::string samples_text(const ConvTiles& t, const std::string& finish) {
+  return fmt::format(
+      "  int at_sample = first / G::kSampleJobs;\n  auto leave_samples = [&](int until) {{\n"
+      "    for (; at_sample < until; ++at_sample) {{\n"
+      "      const int sample_job = at_sample * G::kSampleJobs, slots = {};\n"
+      "      const int first_block = block_of_job<G>(sample_job, blocks), used = "
+      "block_of_job<G>(sample_job + G::kSampleJobs - 1, blocks) - first_block + 1;\n"
+      "      auto sample_part = [&](i64 at, int slot) {{ return (float*)(a.ws + at) + (((i64)at_sample * "
+      "G::kSampleSlots + {} + slot) * (G::kThreads / 128) + warpgroup) * (G::kN * 3); }};\n{}    }}\n"
+      "  }};\n",
+      own(t, &Owner::slots), own(t, &Owner::first_slot), finish);
+}
+
+// Where an item is: its job's tile, which piece of it, which phases; before its sums.
+std::string item_text(const ConvTiles& t, const EpilogueText& e, const std::string& g) {
+  const std::string place = "item % each / (G::kM / 64)";  // among the owner's groups
+  return fmt::format(
+      "    const int job = first + item / each, q = item % (G::kM / 64), tile = job_tile<G>(job);\n"
+      "    const int group = {0};\n{1}    const int ed = group / {2}, eh = group % {2}, ew = 0; (void)ew;\n"
+      "    float sum[2][1][G::kNr];\n",
+      t.owners.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
+      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.axis[1].classes);
+}
+
+// The epilogue of an item's sums.
+std::string point_text(const EpilogueText& e) {
+  return e.state +
+         "    { const int ud = 0, uh = 0, uw = 0;\n"
+         "    const Row row = row_of<G>(tile, q, threadIdx.x / 32 % 4 * 16 + lane / 4);\n" +
+         e.point + "    }\n";
+}
+
+std::string fma_loop(const std::string& g, const std::string& item, const std::string& point) {
+  return fmt::format(
+      "#pragma unroll 1\n  for (int item = warpgroup; item < items; item += G::kThreads / 128) {{\n"
+      "{0}    Row rows[1][2];\n#pragma unroll\n"
+      "    for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(tile, q, threadIdx.x / 32 % 4 * 16 + lane / "
+      "4 + 8 * r);\n#pragma unroll\n"
+      "    for (int ph = 0; ph < 2; ++ph) products_fma<G>(sum[ph], group * 2 + ph, {1}_classes, "
+      "{1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n{2}  }}\n",
+      item, g, point);
+}
+
+// Warpgroups that take a turn together go on while one of them has an item.
+std::string pipe_loop(const std::string& g, const std::string& item, const std::string& point) {
+  return fmt::format(
+      "#pragma unroll 1\n"
+      "  for (int turn = pipe.taker * pipe.kTogether; turn < items; turn += G::kThreads / 128) {{\n"
+      "    const int item = turn + warpgroup % pipe.kTogether;\n"
+      "    const bool last = turn + pipe.kTogether >= items;\n"
+      "    if (pipe.kTogether > 1 && item >= items) {{ pipe.take_turn(); pipe.pass_turn(last); "
+      "pipe.together(); break; }}\n{}    pipe.enter(job, q);\n    pipe.take_turn();\n"
+      "    products_{}(sum, pipe, group, last, scales);\n    pipe.together();\n"
+      "    const int next = item + G::kThreads / 128;\n"
+      "    pipe.leave_for(job, next < items ? first + next / each : end + G::kPlanes);\n{}  }}\n"
+      "  pipe.finish(end);\n",
+      item, g, point);
+}
+
+}  // namespace
+
+std::string swept_products(const std::string& g, const ConvTiles& t) {
+  std::string text = fmt::format(
+      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const Sweep<{0}>& pipe, int group, bool "
+      "last, const LoScales& scales) {{\n  typedef {0} G;\n  switch (group) {{\n",
+      g);
+  for (const Owner& owner : t.owners) {
+    int slab = 0;
+    for (size_t i = 0; i < owner.groups.size(); ++i) {
+      const Products p(t, owner, owner.groups[i], slab);
+      slab += owner.slabs[i][1];
+      text += fmt::format("    case {}: {{\n{}      break;\n    }}\n", owner.groups[i],
+                          t.input_lo || t.weights_lo ? split_products(t, p) : whole_products(t, p));
+    }
+  }
+  return text + "  }\n}\n";
+}
+
+std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
+                       const std::string& g, bool fma) {
+  const bool leaves = !e.finish.empty();  // parts of reductions over space
+  std::string s = start_text(t, g, fma);
+  s += fma ? fma_start(l, l.graph[fusion.conv]) : pipe_start(t, g);
+  s += e.kept;
+  if (leaves) s += samples_text(t, e.finish);
+  s += (fma ? fma_loop : pipe_loop)(g, item_text(t, e, g), point_text(e));
+  if (leaves) s += "  leave_samples((end - 1) / G::kSampleJobs + 1);\n";
+  return s;
+}
+
+}  // namespace upweave::cuda

@@ -2,59 +2,15 @@
 // there is no GPU or no NVRTC, each case is skipped with the engine's own sentence.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
-#include <map>
-#include <random>
 
-#include "base/dtype.h"
+#include "cuda_cases.h"
 #include "cuda_device.h"
-#include "engine/engine.h"
-#include "engine/reference/reference.h"
-#include "graph/text.h"
 
 namespace upweave {
 namespace {
 
-using testing::DeviceBlock;
-
-enum class Values { kNormal, kUniform, kLognormal, kTiny, kHuge, kWide, kDark, kSpecial };
-
-struct Case {
-  std::string name, text;
-  Shapes shapes;
-  Dtype dtype = Dtype::kF32;
-  Precision precision = Precision::kStrict;
-  Values values = Values::kNormal;
-};
-
-void PrintTo(const Case& c, std::ostream* out) { *out << c.text; }
-
-double draw(std::mt19937_64& rng, Values values, bool input, int64_t i, int64_t n) {
-  std::normal_distribution<double> normal;
-  const double z = normal(rng);
-  switch (values) {
-    case Values::kNormal:
-      return z;
-    case Values::kUniform:
-      return static_cast<double>(rng() >> 11) * 0x1p-53;
-    case Values::kLognormal:
-      return std::exp(3 * z) * (rng() % 2 ? 1 : -1);
-    case Values::kTiny:
-      return input ? z * 0x1p-60 : z;
-    case Values::kHuge:
-      return input ? z * 0x1p60 : z;
-    case Values::kWide:
-      return input && i > n / 2 ? z * 0x1p-20 : z;  // more than hi and lo hold together at one scale
-    case Values::kDark:
-      return input && i > n / 2 ? z * 1e-20 : z;  // half the voxels far below the rest
-    case Values::kSpecial: {
-      static const double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0};
-      return input && rng() % 64 == 0 ? kSpecial[rng() % 5] : z;
-    }
-  }
-  return z;
-}
+using testing::Case, testing::DeviceBlock;
 
 class CudaEngine : public ::testing::TestWithParam<Case> {};
 
@@ -62,22 +18,7 @@ TEST_P(CudaEngine, MatchesTheReference) {
   if (const std::string why = testing::why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   const Case& c = GetParam();
   const Graph graph = infer(parse_text(c.text), c.shapes);
-  std::mt19937_64 rng(7);
-  std::map<std::string, Tensor> tensors;
-  std::map<std::string, std::vector<char>> bytes;
-  for (const Node& node : graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
-    const std::string name = is(node, "input") ? "input" : node.name;
-    const int64_t n = count(node.shape);
-    bytes[name].resize(static_cast<size_t>(n * size_of(c.dtype)));
-    Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
-    for (int64_t i = 0; i < n; ++i) {
-      store_element(bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, "input"), i, n));
-      tensor.data[static_cast<size_t>(i)] = load_element(bytes[name].data(), c.dtype, i);
-    }
-    tensors[name] = std::move(tensor);
-  }
-
+  const testing::Data data = make_data(graph, c);
   const auto plan = std::make_shared<const FusedPlan>(make_plan(graph, target_of(Engine::kCuda), c.dtype));
   Options options;
   options.engine = Engine::kCuda;
@@ -92,9 +33,10 @@ TEST_P(CudaEngine, MatchesTheReference) {
   std::vector<char> first;
   for (int round = 0; round < 2; ++round) {  // everything anew and poisoned; the bits must agree
     const DeviceBlock packed(program->packed_bytes()), workspace(program->workspace_bytes() + 64);
-    const DeviceBlock input(bytes["input"].data(), bytes["input"].size()), output(size);
+    const DeviceBlock input(data.bytes.at("input").data(), data.bytes.at("input").size()), output(size);
     std::vector<const void*> parameters;
-    for (const std::string& name : parameter_names(plan->source)) parameters.push_back(bytes.at(name).data());
+    for (const std::string& name : parameter_names(plan->source))
+      parameters.push_back(data.bytes.at(name).data());
     program->pack(parameters, packed.get(), nullptr);
     program->run(packed.get(), input.get(), output.get(), workspace.get(), nullptr);
     const std::vector<char> result = output.read(), scratch = workspace.read();
@@ -106,206 +48,12 @@ TEST_P(CudaEngine, MatchesTheReference) {
       EXPECT_EQ(std::memcmp(first.data(), result.data(), size), 0) << "two runs differ";
   }
 
-  Rounding rounding;
-  if (c.precision == Precision::kFast) rounding.product = 0x1p-11;
-  const Tensor truth = evaluate(graph, tensors, &rounding);
-  int wrong = 0;
-  for (size_t i = 0; i < truth.data.size() && wrong < 3; ++i) {
-    const double want = truth.data[i], got = load_element(first.data(), c.dtype, static_cast<int64_t>(i));
-    const double bound = element_bound(want, truth.err[i], c.dtype);
-    if (std::isnan(want)) {
-      if (!std::isnan(got)) ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not NaN";
-      continue;
-    }
-    if (!(std::fabs(want) + bound < largest(c.dtype))) {
-      if (std::isinf(want) && got != want)
-        ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
-      continue;
-    }
-    if (!(std::fabs(got - want) <= bound)) {
-      ++wrong;
-      ADD_FAILURE() << "element " << i << " of " << truth.data.size() << " is " << got << ", not " << want
-                    << ": off by " << got - want << ", bound " << bound;
-    }
-  }
+  expect_result(graph, data, c, first);
 }
 
-std::string with(const Case& c) {
-  const char* types[] = {"f32", "f16", "bf16", "f64"};
-  const char* values[] = {"normal", "uniform", "lognormal", "tiny", "huge", "wide", "dark", "special"};
-  std::string name = c.name + "_" + types[static_cast<int>(c.dtype)] +
-                     (c.precision == Precision::kFast ? "_fast_" : "_strict_") +
-                     values[static_cast<int>(c.values)];
-  for (char& ch : name) {
-    if (!isalnum(static_cast<unsigned char>(ch))) ch = '_';
-  }
-  return name;
-}
-
-// The documents' five, with odd extents, channels that fill no tile, and asymmetric everything.
-const Case kFive[] = {
-    {"sum_layernorm",
-     "conv_transpose kernel 21 k3 s2 p1 op1 | add 1 | layer_norm channel | avg_pool 2 | gelu",
-     {{"input", {2, 7, 3, 4, 5}}}},
-    {"layernorm_gelu",
-     "conv_transpose kernel 19 k4x3x4 s2 p1 | layer_norm channel | gelu | mul 1.5",
-     {{"input", {2, 5, 3, 4, 5}}}},
-    {"max_max_sum",
-     "conv_transpose kernel conv_bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
-     {{"input", {2, 3, 8, 7, 9}}}},
-    {"softmax",
-     "avg_pool 2 | conv_transpose kernel 17 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
-     {{"input", {2, 5, 6, 7, 8}}}},
-    {"batchnorm",
-     "conv_transpose kernel 24 k5 s1 p1 | batch_norm bn_weight bn_bias | tanh | max_pool 2 | group_norm 8 "
-     "gn_weight gn_bias",
-     {{"input", {5, 7, 9, 8}}}},
-};
-
-// What tiles, phases, shifts and swizzles can get wrong.
-const Case kShapes[] = {
-    {"one_axis", "conv_transpose kernel 16 k3 s2 p1 | relu", {{"input", {3, 4, 70}}}},
-    {"stride_three", "conv_transpose kernel 33 k4 s3 p2 op1 | gelu", {{"input", {2, 18, 9, 17}}}},
-    {"stride_four", "conv_transpose kernel 8 k5 s4 p1 op3 | tanh", {{"input", {2, 33, 5, 40}}}},
-    {"dilated", "conv_transpose kernel 20 k3 s2 p1 op1 d2 | sigmoid", {{"input", {2, 16, 6, 7, 9}}}},
-    {"groups", "conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}}},
-    {"mixed_strides",
-     "conv_transpose kernel 64 k3x1x4 s1x2x2 p1x0x1 | layer_norm channel",
-     {{"input", {2, 64, 5, 9, 8}}}},
-    {"many_channels", "conv_transpose kernel 200 k3 s1 p1 | relu", {{"input", {1, 150, 12, 11}}}},
-    {"wide_columns",
-     "conv_transpose kernel 128 k3 s2 p1 op1 | softmax channel",
-     {{"input", {2, 64, 16, 16}}}},
-    {"kernel_one", "conv_transpose kernel 16 k1 s2 | add bias", {{"input", {2, 3, 4, 5, 6}}}},
-    {"boxes",
-     "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu",
-     {{"input", {2, 32, 4, 16, 32}}}},
-    {"pool_of_three",
-     "conv_transpose kernel bias 32 k3 s3 p1 | avg_pool 3 | relu",
-     {{"input", {2, 16, 9, 10}}}},
-    {"signed_pool",
-     "conv_transpose kernel 32 k3 s2 p1 op1 | mul scale | max_pool 2 | tanh",
-     {{"input", {2, 16, 8, 9, 8}}}},
-    {"residual",
-     "conv_transpose kernel 24 k3 s2 p1 op1 as c | add bias | add @c | mul @c | add @c",
-     {{"input", {2, 8, 4, 6, 7}}}},
-    {"unbounded_softmax",
-     "conv_transpose kernel 16 k3 s2 p1 op1 | softmax space",
-     {{"input", {2, 8, 4, 8, 8}}}},
-    {"group_norm",
-     "conv_transpose kernel 32 k3 s2 p1 op1 | group_norm 4 w b | relu",
-     {{"input", {2, 8, 4, 8, 8}}}},
-    // Tiles by line: more of them than blocks; two blocks of channels; another kernel; strides.
-    {"many_lines",
-     "conv_transpose kernel 24 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 8 gw gb",
-     {{"input", {600, 7, 9, 8}}}},
-    {"deep_lines",
-     "conv_transpose kernel 48 k5 s1 p2 | batch_norm w b | max_pool 2",
-     {{"input", {70, 70, 11, 12}}}},
-    {"wide_lines",
-     "conv_transpose kernel 16 k3x5 s1 p1 | batch_norm w b | max_pool 2 | relu",
-     {{"input", {40, 7, 9, 8}}}},
-    {"strided_lines", "conv_transpose kernel 24 k3 s2x1 p1 | avg_pool 2 | relu", {{"input", {33, 5, 7, 9}}}},
-    {"all_columns_by_line", "conv_transpose kernel 256 k3 s1 p1 | max_pool 2", {{"input", {40, 64, 11, 12}}}},
-};
-// What the documents' last pipeline is at its size: tiles by line, pooled values in blocks of channels.
-const Case kByLine = {
-    "batchnorm_by_line",
-    "conv_transpose kernel 48 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 3 gw gb",
-    {{"input", {150, 7, 11, 12}}}};
-
-// Depth swept with a ring of planes: several jobs a block, fewer pieces than warpgroups, columns that fill no
-// tile, three planes a tile, no depth at all, taps of one width phase alone, outputs that fill no 16 bytes.
-const Case kSweeps[] = {
-    {"sweep_boxes",
-     "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu",
-     {{"input", {2, 32, 4, 16, 32}}}},
-    {"sweep_long",
-     "conv_transpose kernel 16 k4 s2 p1 | layer_norm channel | gelu",
-     {{"input", {8, 20, 24, 8, 64}}}},
-    {"sweep_many",
-     "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel w b | gelu",
-     {{"input", {5, 32, 19, 12, 48}}}},
-    {"sweep_columns",
-     "conv_transpose kernel 50 k3x4x4 s1x2x2 p1 | add bias | tanh",
-     {{"input", {2, 12, 7, 8, 16}}}},
-    {"sweep_flat", "conv_transpose kernel 48 k4 s2 p1 | relu", {{"input", {5, 40, 16, 32}}}},
-    {"sweep_three",
-     "conv_transpose kernel 32 k3 s2 p1 op1 | add bias | sigmoid",
-     {{"input", {3, 30, 6, 8, 32}}}},
-    {"sweep_odd", "conv_transpose kernel 24 k3 s2 p1 | softmax channel", {{"input", {3, 16, 5, 8, 31}}}},
-    {"sweep_sums",
-     "conv_transpose kernel 24 k4 s2 p1 | relu | mul scale | max space",
-     {{"input", {7, 20, 19, 12, 48}}}},
-    {"sweep_few",
-     "conv_transpose kernel 64 k3 s2 p1 op1 | clamp -1 1 | softmax space",
-     {{"input", {40, 16, 2, 4, 16}}}},
-    {"sweep_alone", "conv_transpose kernel 16 k1x2x2 s2 | mul scale", {{"input", {2, 16, 5, 8, 32}}}},
-};
-
-// Two sweeps over one copy, the first for its sums.
-const Case kSweepSoftmax = {"sweep_softmax",
-                            "conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
-                            {{"input", {3, 32, 9, 8, 32}}}};
-
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  auto add = [&](Case c, Dtype dtype, Precision precision, Values values) {
-    c.dtype = dtype;
-    c.precision = precision;
-    c.values = values;
-    cases.push_back(std::move(c));
-  };
-  const Precision both[] = {Precision::kStrict, Precision::kFast};
-  std::vector<Case> thorough(std::begin(kFive), std::end(kFive));
-  thorough.push_back(kByLine);
-  for (const Case& c : thorough) {
-    for (const Precision precision : both) {
-      for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
-        add(c, dtype, precision, Values::kNormal);
-    }
-    for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge,
-                                Values::kWide, Values::kDark, Values::kSpecial}) {
-      add(c, Dtype::kF32, Precision::kStrict, values);
-    }
-  }
-  for (const Case& c : kShapes) {
-    for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
-  }
-  for (const Case& c : kSweeps) {
-    for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
-  }
-  for (const Precision precision : both) {
-    for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) add(kSweeps[0], dtype, precision, Values::kNormal);
-  }
-  for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge,
-                              Values::kDark, Values::kSpecial}) {
-    add(kSweeps[0], Dtype::kF32, Precision::kStrict, values);
-    add(kSweepSoftmax, Dtype::kF32, Precision::kStrict, values);
-  }
-  for (const Precision precision : both) {
-    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
-      add(kSweepSoftmax, dtype, precision, Values::kNormal);
-  }
-  // Everything in the catalog, made small: one or two samples, extents cut to a few.
-  for (const CatalogEntry& entry : catalog()) {
-    Case c;
-    c.name = entry.slug;
-    c.text = Pipeline::named(entry.slug, entry.settings).text();
-    c.shapes = entry.shapes;
-    Shape& input = c.shapes["input"];
-    const int64_t keep =
-        entry.text.find("layer_norm last") == std::string::npos ? 0 : 1;  // its weights fix the width
-    input[0] = std::min<int64_t>(input[0], 2);
-    for (size_t a = 2; a + static_cast<size_t>(keep) < input.size(); ++a)
-      input[a] = std::min<int64_t>(input[a], input.size() == 4 ? 20 : 9 + static_cast<int64_t>(a));
-    for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
-  }
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, CudaEngine, ::testing::ValuesIn(all_cases()),
-                         [](const auto& i) { return std::to_string(i.index) + "_" + with(i.param); });
+INSTANTIATE_TEST_SUITE_P(All, CudaEngine, ::testing::ValuesIn(testing::all_cases()), [](const auto& i) {
+  return std::to_string(i.index) + "_" + testing::with(i.param);
+});
 
 }  // namespace
 }  // namespace upweave

@@ -65,7 +65,7 @@ Shape per_axis(const Node& node, std::string_view name, size_t spatial, int64_t 
 
 Shape broadcast_shape(const Shape& operand, const Shape& shape, std::string_view what) {
   Shape result(shape.size(), 1);
-  if (operand.size() == 1 && operand[0] != 1) {
+  if (operand.size() == 1 && operand[0] != 1 && shape.size() > 1) {
     if (operand[0] != shape[1]) {
       throw invalid("{} has {} values; the value it meets has {} channels", what, operand[0], shape[1]);
     }

@@ -104,7 +104,10 @@ template <class G> struct Sweep {
   DEVICE void see(int end, int needed) {
     for (; seen < end; ++seen) {
       barrier_wait(shared + kFull + 8 * (seen % G::kBuffers), seen / G::kBuffers & 1);
-      if (seen < needed) leave(seen);
+      if (seen < needed) {
+        __syncwarp();  // all lanes have seen it
+        leave(seen);
+      }
     }
   }
   // Piece q of the job: its planes are there.

@@ -1,0 +1,264 @@
+// Generated kernels on the CPU: the text that NVRTC would get, compiled for an emulated multiprocessor
+// (cuda_emulator/device.h) and run, against the reference. What they compute, where they write, and whether
+// their warps can wait for one another for ever is then known without a GPU.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "cuda_cases.h"
+#include "engine/cuda/lower.h"
+
+namespace upweave::cuda {
+namespace {
+
+using testing::Case;
+
+// The end of what is opened by the bracket before `at`.
+size_t closing(const std::string& text, size_t at) {
+  int depth = 1;
+  bool quoted = false;
+  for (; at < text.size(); ++at) {
+    const char ch = text[at];
+    if (ch == '\\') {
+      ++at;
+    } else if (ch == '"') {
+      quoted = !quoted;
+    } else if (!quoted && std::strchr("([{", ch)) {
+      ++depth;
+    } else if (!quoted && std::strchr(")]}", ch) && --depth == 0) {
+      return at;
+    }
+  }
+  throw std::runtime_error("a bracket is not closed");
+}
+
+// "mbarrier.try_wait.parity.shared.b64": the instruction that an asm statement is about.
+std::string instruction(const std::string& code) {
+  std::string line;
+  for (size_t at = 0; at < code.size();) {
+    size_t end = code.find_first_of("\n;", at);
+    if (end == std::string::npos) end = code.size();
+    line = code.substr(at, end - at);
+    at = end + 1;
+    line.erase(0, line.find_first_not_of(" {}"));
+    const bool other = line.empty() || line.starts_with(".reg") || line.starts_with("setp") ||
+                       line.starts_with("@") || line.starts_with("bra ") || line.ends_with(":");
+    if (!other) return line.substr(0, line.find(' '));
+  }
+  return "";
+}
+
+// asm("code" : outputs : inputs : clobbers) as ptx_instruction(outputs..., inputs...).
+std::string call_of(const std::string& statement) {
+  std::string code, arguments;
+  int part = 0;
+  for (size_t at = 0; at < statement.size(); ++at) {
+    if (statement[at] == ':') {
+      ++part;
+    } else if (statement[at] == '"') {
+      const size_t end = statement.find('"', at + 1);
+      if (part == 0) code += statement.substr(at + 1, end - at - 1);
+      at = end;
+    } else if (statement[at] == '(') {
+      const size_t end = closing(statement, at + 1);
+      arguments += (arguments.empty() ? "" : ", ") + statement.substr(at + 1, end - at - 1);
+      at = end;
+    }
+  }
+  for (size_t at; (at = code.find("\\n")) != std::string::npos;) code.replace(at, 2, "\n");
+  std::string name = instruction(code);
+  if (name.empty()) return "(void)0";
+  for (char& ch : name) {
+    if (!isalnum(static_cast<unsigned char>(ch))) ch = '_';
+  }
+  return fmt::format("ptx_{}({})", name, arguments);
+}
+
+// The kernels' text as C++ for the host.
+std::string translated(std::string text) {
+  auto replace = [&](std::string_view from, std::string_view to) {
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+  };
+  replace("extern __shared__ u8 raw[];", "u8* const raw = emulator::shared_memory;");
+  replace("asm volatile(", "asm(");
+  std::string result;
+  size_t at = 0;
+  for (size_t next; (next = text.find("asm(", at)) != std::string::npos;) {
+    const size_t first = next + 4, end = closing(text, first);
+    result += text.substr(at, next - at) + call_of(text.substr(first, end - first));
+    at = end + 1;
+  }
+  return result + text.substr(at);
+}
+
+// extern "C" emulate(): all launches, in order.
+std::string launches(const Lowered& lowered) {
+  std::string text =
+      "extern \"C\" void emulate(const u8* input, u8* output, u8* ws, u8* packed, bool at_once, bool "
+      "last_first) {\n"
+      "  emulator::order = {at_once, last_first};\n  const Args a = {input, output, ws, packed};\n";
+  for (const auto* list : {&lowered.pack, &lowered.run}) {
+    for (const Launch& launch : *list) {
+      std::string maps;
+      for (const TensorView& v : launch.views) {
+        text += fmt::format("  static emulator::TensorView {}_{} = {{}};\n", launch.kernel,
+                            &v - launch.views.data());
+        maps += fmt::format("{}{{{{(u64)&{}_{}}}}}", maps.empty() ? "" : ", ", launch.kernel,
+                            &v - launch.views.data());
+        if (!v.used) continue;
+        std::vector<uint64_t> strides = v.strides;
+        strides.insert(strides.begin(), 0);
+        text += fmt::format("  {}_{} = {{{} + {}, {}, {}, {}, {{{}}}, {{{}}}, {{{}}}}};\n", launch.kernel,
+                            &v - launch.views.data(), v.output ? "output" : "ws", v.offset, v.extents.size(),
+                            v.floats ? 4 : 2, v.swizzle, fmt::join(v.extents, ", "), fmt::join(strides, ", "),
+                            fmt::join(v.box, ", "));
+      }
+      text +=
+          fmt::format("  emulator::launch({}, {}, {}, [&] {{ {}(a{}); }});\n", launch.grid[0], launch.grid[1],
+                      launch.block, launch.kernel, maps.empty() ? "" : fmt::format(", Maps{{{}}}", maps));
+    }
+  }
+  return text + "}\n";
+}
+
+// A folder that goes away.
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "upweave-emulation-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+// Memory from a multiple of 1024 bytes on, poisoned.
+struct Block {
+  explicit Block(int64_t bytes)
+      : size(static_cast<size_t>(bytes)),
+        memory(static_cast<unsigned char*>(std::aligned_alloc(1024, (size + 2047) / 1024 * 1024))) {
+    std::memset(memory, 0xff, (size + 2047) / 1024 * 1024);
+  }
+  ~Block() { std::free(memory); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  size_t size;
+  unsigned char* memory;
+};
+
+class CudaEmulation : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CudaEmulation, MatchesTheReference) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "fibers change stacks behind the sanitizer's back";
+#endif
+  const Case& c = GetParam();
+  const Graph graph = infer(parse_text(c.text), c.shapes);
+  const testing::Data data = make_data(graph, c);
+  const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), c.dtype);
+  const Options options = {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision};
+  const Lowered lowered = lower(plan, options, Chip{.multiprocessors = 3});  // few: many tiles a block
+  std::string said;
+  for (const std::string& note : lowered.notes) said += "\n  " + note;
+  SCOPED_TRACE(c.text + " of " + to_string(graph[0].shape) + said);
+
+  // The kernel is of the kind that the case is meant for.
+  const std::string kind = c.name.starts_with("sweep")  ? "planes go through a ring"
+                           : c.name.starts_with("line") ? "line by line"
+                                                        : "kernel";
+  EXPECT_NE(said.find(kind), std::string::npos);
+
+  const Folder folder;
+  std::ofstream(folder.path / "kernels.cpp") << "#include \"cuda_emulator/device.h\"\n"
+                                             << translated(lowered.source) << launches(lowered);
+  const std::string command = fmt::format(
+      "'{}' -std=c++20 -O1 -w -Wno-psabi -fPIC -shared -I'{}/tests' '{}/kernels.cpp' -o '{}/kernels.so'",
+      UPWEAVE_CXX, UPWEAVE_SOURCE_DIR, folder.path.string(), folder.path.string());
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  void* library = dlopen((folder.path / "kernels.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_TRUE(library) << dlerror();
+  using Emulate = void (*)(const void*, void*, void*, void*, bool, bool);
+  const auto emulate = reinterpret_cast<Emulate>(dlsym(library, "emulate"));
+  ASSERT_TRUE(emulate);
+
+  const std::vector<std::string> names = parameter_names(plan.source);
+  const int64_t size = count(visible_shape(plan.source)) * size_of(c.dtype);
+  const auto& bytes = data.bytes.at("input");
+  Block input(static_cast<int64_t>(bytes.size()));
+  std::memcpy(input.memory, bytes.data(), bytes.size());
+  std::vector<char> first;
+  for (const bool other : {false, true}) {  // copies as late or as early as can be, threads in both orders
+    const Block packed(lowered.packed_bytes), workspace(lowered.workspace_bytes), output(size);
+    for (const Lowered::Copy& copy : lowered.copies) {
+      std::memcpy(packed.memory + copy.offset, data.bytes.at(names[copy.parameter]).data(),
+                  static_cast<size_t>(copy.bytes));
+    }
+    emulate(input.memory, output.memory, workspace.memory, packed.memory, other, other);
+    const std::vector<char> result(output.memory, output.memory + size);
+    if (first.empty()) first = result;
+    EXPECT_EQ(std::memcmp(first.data(), result.data(), result.size()), 0)
+        << "the order of threads can be seen";
+    for (size_t i = 0; i < 1024; ++i) ASSERT_EQ(workspace.memory[workspace.size + i], 0xff);
+  }
+  expect_result(graph, data, c, first);
+  dlclose(library);
+}
+
+// Each kind of kernel, in few tiles: sweeps whose outputs leave by tensor copies and by stores, two over one
+// copy, taps of one width phase alone; tiles by line; a ring of weights; weights that stay.
+// UPWEAVE_TEST_EFFORT=full: what runs on GPUs too.
+std::vector<Case> cases() {
+  const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
+  if (effort && std::string(effort) == "full") return testing::all_cases();
+  const Case few[] = {
+      {"sweep",
+       "conv_transpose kernel 48 k4 s2 p1 | layer_norm channel | gelu",
+       {{"input", {2, 32, 3, 4, 16}}}},
+      {"sweep_ragged", "conv_transpose kernel 16 k4 s2 p1 | add bias | tanh", {{"input", {1, 8, 2, 6, 29}}}},
+      {"sweep_odd", "conv_transpose kernel 24 k3x1x3 s1x2x2 p1x0x1 | relu", {{"input", {2, 5, 3, 4, 15}}}},
+      {"sweep_twice",
+       "conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
+       {{"input", {2, 32, 2, 4, 16}}}},
+      {"lines",
+       "conv_transpose kernel 16 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 8 gw gb",
+       {{"input", {20, 7, 9, 8}}}},
+      {"ring",
+       "conv_transpose kernel 16 k4 s2 p1 | layer_norm channel | gelu",
+       {{"input", {1, 20, 3, 5, 18}}}},
+      {"held",
+       "conv_transpose kernel bias 16 k3 s2 p1 op1 | layer_norm channel | avg_pool 2 | gelu",
+       {{"input", {1, 8, 3, 8, 8}}}},
+  };
+  std::vector<Case> all;
+  for (Case c : few) {
+    for (const Precision precision : {Precision::kFast, Precision::kStrict}) {
+      c.precision = precision;
+      all.push_back(c);
+    }
+  }
+  Case c = few[0];
+  c.values = testing::Values::kWide;  // lo needs a scale of its own
+  all.push_back(c);
+  c.values = testing::Values::kHuge;
+  all.push_back(c);
+  c.values = testing::Values::kSpecial;  // float32 products
+  all.push_back(c);
+  c.values = testing::Values::kNormal;
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
+    c.dtype = dtype;
+    all.push_back(c);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaEmulation, ::testing::ValuesIn(cases()), [](const auto& i) {
+  return std::to_string(i.index) + "_" + testing::with(i.param);
+});
+
+}  // namespace
+}  // namespace upweave::cuda

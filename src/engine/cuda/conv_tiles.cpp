@@ -9,8 +9,6 @@
 namespace upweave::cuda {
 namespace {
 
-constexpr int64_t kMaxRows = int64_t{1} << 30;
-
 // Columns of one tile: wgmma takes multiples of 8, the loads of B pairs of 8.
 bool make_columns(ConvTiles& t, const TileWish& wish, std::string& why) {
   const int all = round_up(t.c_out, 16);
@@ -305,11 +303,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   }
   if (t.axis[0].f * t.axis[1].f * t.axis[2].f > 4)
     return why = "the pool's window is more than four phases of each class", false;
-  if (t.c_in > 64) {
-    t.ck = 64;
-  } else {
-    t.ck = t.c_in <= 16 ? 16 : t.c_in <= 32 ? 32 : 64;
-  }
+  t.ck = row_channels(t.c_in);
   t.blocks = ceil_div(t.c_in, t.ck);
   if (!make_columns(t, wish, why)) return false;
   make_rows(t);

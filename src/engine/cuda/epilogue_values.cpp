@@ -43,7 +43,8 @@ std::string EpilogueWriter::pointwise_value(const Node& node, const std::string&
     std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
     if (node.in[2] != kNone)
       factor = fmt::format("{} * {}", factor, l_.source.operand(node.in[2], node.shape, "at"));
-    std::string y = fmt::format("({} - {}) * {}", x, constant(mean), constant(factor));
+    const std::string factors = constant(factor);  // each call numbers a constant: one after the other
+    std::string y = fmt::format("({} - {}) * {}", x, constant(mean), factors);
     if (node.in[3] != kNone)
       y = fmt::format("({}) + {}", y, constant(l_.source.operand(node.in[3], node.shape, "at")));
     return "(" + y + ")";

@@ -140,7 +140,7 @@ bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
   line.classes = line.window;
   line.pitch = line.stored;  // lines beyond the input are left out, so no zeros are kept for them
 
-  t.ck = t.c_in <= 16 ? 16 : t.c_in <= 32 ? 32 : 64;
+  t.ck = row_channels(t.c_in);
   t.blocks = ceil_div(t.c_in, t.ck);
   const int all = round_up(t.c_out, 16);
   if (all > 128 && (wish.whole_columns || all % 128 != 0)) return false;
@@ -157,7 +157,7 @@ bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
   t.tiles = line.windows * t.tiles_per_plane;
   t.chunk_rows = round_up(modulo(w.lo, 8) + t.m + w.hi - w.lo, 8);
   t.guard = round_up(t.chunk_rows + 8, 8);
-  if (t.rows > 1 << 30) return false;
+  if (t.rows > kMaxRows) return false;
   list_lines(t);
   for (int j = 0; j < line.windows; ++j) {
     for (int c = 0; c < line.classes; ++c) {

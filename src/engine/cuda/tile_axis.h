@@ -12,6 +12,11 @@ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int round_up(int a, int b) { return ceil_div(a, b) * b; }
 inline int modulo(int a, int b) { return a - floor_div(a, b) * b; }
 
+inline constexpr int64_t kMaxRows = int64_t{1} << 30;  // of the copy: places are 32-bit numbers
+
+// Channels of a row of the copy: as many as a swizzle's pattern has, in blocks of 64 if there are more.
+inline int row_channels(int c_in) { return c_in <= 16 ? 16 : c_in <= 32 ? 32 : 64; }
+
 // What the geometry says of its axis `a`.
 inline bool read_axis(const ConvGeometry& g, size_t a, Axis& x, std::string& why) {
   if (g.in[a] > 1 << 20 || g.out[a] > 1 << 20) return why = "an extent is beyond a million", false;

@@ -70,6 +70,11 @@ TEST(Text, AnAbsentTensorBeforeAGivenOneIsNamed) {
   EXPECT_EQ(graph[last(graph).in[2]].name, "b");
 }
 
+TEST(Text, ATensorThatReadsAsASettingIsNamed) {
+  for (const char* text : {"conv_transpose kernel bias=d1 g2", "layer_norm channel weight=channel bias=last"})
+    EXPECT_EQ(reprint(text), text);
+}
+
 TEST(Text, NumbersPrintWithAllTheirDigits) {
   EXPECT_EQ(reprint("add 0.1"), "add 0.1");
   EXPECT_EQ(reprint("add +1e-5"), "add 1e-05");

@@ -82,6 +82,12 @@ std::string nearest(std::string_view word) {
   return best.empty() ? "" : fmt::format("; did you mean '{}'?", best);
 }
 
+// A prefixed extent: s2, op1x2, p-1.
+bool is_extent(const Arg& arg, std::string_view text) {
+  return !arg.prefix.empty() && text.starts_with(arg.prefix) && text.size() > arg.prefix.size() &&
+         (digit(text[arg.prefix.size()]) || text[arg.prefix.size()] == '-');
+}
+
 class Parser {
  public:
   Parser(std::string_view text, const Settings& settings) : text_(text), settings_(settings) {
@@ -256,12 +262,6 @@ class Parser {
     throw at(word.column, "{} does not take '{}'; it is written as in '{}'", op.name, word.text, op.example);
   }
 
-  // A prefixed extent: s2, op1x2, p-1.
-  static bool is_extent(const Arg& arg, std::string_view text) {
-    return !arg.prefix.empty() && text.starts_with(arg.prefix) && text.size() > arg.prefix.size() &&
-           (digit(text[arg.prefix.size()]) || text[arg.prefix.size()] == '-');
-  }
-
   static bool accepts(const Operation& op, const Arg& arg, const std::string& text, bool number) {
     switch (arg.kind) {
       case Arg::Kind::kFlag:
@@ -274,11 +274,8 @@ class Parser {
         return number && !arg.named;
       case Arg::Kind::kOperand:
         return true;
-      case Arg::Kind::kTensor:  // what reads as an extent or a word of this operation is not a tensor's name
-        return !number && !arg.named && std::ranges::none_of(op.args, [&](const Arg& other) {
-          return is_extent(other, text) || (other.kind == Arg::Kind::kFlag && text == other.name) ||
-                 std::ranges::find(other.words, text) != other.words.end();
-        });
+      case Arg::Kind::kTensor:
+        return !number && !arg.named && !reads_as_setting(op, text);
     }
     return false;
   }
@@ -335,6 +332,13 @@ class Parser {
 };
 
 }  // namespace
+
+bool reads_as_setting(const Operation& op, std::string_view text) {
+  return std::ranges::any_of(op.args, [&](const Arg& arg) {
+    return is_extent(arg, text) || (arg.kind == Arg::Kind::kFlag && text == arg.name) ||
+           std::ranges::find(arg.words, text) != arg.words.end();
+  });
+}
 
 Graph parse_text(std::string_view text, const Settings& settings) { return Parser(text, settings).parse(); }
 

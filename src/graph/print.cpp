@@ -26,9 +26,10 @@ std::string stage_text(const Graph& graph, Id id, const std::vector<std::string>
       case Arg::Kind::kOperand:
         ++slot;
         if (node.in[slot] != kNone) {
-          const bool named = arg.named || (hole && arg.kind == Arg::Kind::kTensor);
-          text += fmt::format(" {}{}", named ? fmt::format("{}=", arg.name) : "",
-                              tensor_text(graph, node.in[slot], labels));
+          const std::string tensor = tensor_text(graph, node.in[slot], labels);
+          const bool named =
+              arg.named || (arg.kind == Arg::Kind::kTensor && (hole || reads_as_setting(*node.op, tensor)));
+          text += fmt::format(" {}{}", named ? fmt::format("{}=", arg.name) : "", tensor);
         } else if (arg.kind == Arg::Kind::kOperand && node.attrs.has(arg.name)) {
           text += " " + number(node.attrs.real(arg.name));
         } else {

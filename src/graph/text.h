@@ -15,6 +15,11 @@ namespace upweave {
 
 Graph parse_text(std::string_view text, const Settings& settings = {});
 
+// Whether the word means an extent, a flag or a word of that operation's own (s2, drop, channel), so that a
+// tensor of this name must be given as name=value.
+struct Operation;
+bool reads_as_setting(const Operation& op, std::string_view word);
+
 // Canonical: print_text(parse_text(t)) is a fixed point, also for rewritten graphs.
 std::string print_text(const Graph& graph);
 // One stage, as print_text writes it.

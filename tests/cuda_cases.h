@@ -224,6 +224,11 @@ inline const Case kSweepSoftmax = {
     "conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
     {{"input", {3, 32, 9, 8, 32}}}};
 
+// As many samples as make a relay of both.
+inline const Case kRelay = {"relay",
+                            "conv_transpose kernel 16 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
+                            {{"input", {210, 6, 8, 4, 16}}}};
+
 inline std::vector<Case> all_cases() {
   std::vector<Case> cases;
   auto add = [&](Case c, Dtype dtype, Precision precision, Values values) {
@@ -253,7 +258,10 @@ inline std::vector<Case> all_cases() {
   }
   for (const Precision precision : both) {
     for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) add(kSweeps[0], dtype, precision, Values::kNormal);
+    add(kRelay, Dtype::kF32, precision, Values::kNormal);
   }
+  add(kRelay, Dtype::kF32, Precision::kStrict, Values::kSpecial);
+  add(kRelay, Dtype::kBF16, Precision::kFast, Values::kNormal);
   for (const Values values : {Values::kUniform, Values::kLognormal, Values::kTiny, Values::kHuge,
                               Values::kDark, Values::kSpecial}) {
     add(kSweeps[0], Dtype::kF32, Precision::kStrict, values);

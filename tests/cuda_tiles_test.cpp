@@ -282,12 +282,12 @@ void check_sweep(const ConvTiles& t) {
       ASSERT_EQ(static_cast<int>(brought.size()), index::job_plane<G>(first, end - 1) + t.planes);
       // The sample's parts have a slot for every block that meets it.
       for (int n = first * t.batch / t.tiles; n <= (end - 1) * t.batch / t.tiles; ++n) {
-        const int slot = block - index::block_of_job<G>(n * (t.tiles / t.batch), owner.blocks);
+        const int slot = block - index::block_of_job(n * (t.tiles / t.batch), t.tiles, owner.blocks);
         ASSERT_GE(slot, 0);
         ASSERT_LT(slot, owner.slots);
       }
       for (int job = first; job < end; ++job) {
-        ASSERT_EQ(index::block_of_job<G>(job, owner.blocks), block);
+        ASSERT_EQ(index::block_of_job(job, t.tiles, owner.blocks), block);
         const int tile = index::job_tile<G>(job), lowest = index::job_plane<G>(first, job);
         for (int q = 0; q < t.m / 64; ++q) {
           for (int i = 0; i < 64; ++i) {

@@ -19,9 +19,11 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
 // The same for tiles by line.
 std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma);
-// The same for sweeps, and the function of its products.
+// The same for sweeps, and the function of its products. `role` declares the owner for which the block works,
+// the block's number, of how many, and their jobs (`owner`, `block`, `blocks`, `job0`, `jobs`); empty: all of
+// the grid does all of the tiles.
 std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
-                       const std::string& g, bool fma);
+                       const std::string& g, bool fma, const std::string& role = "");
 std::string swept_products(const std::string& g, const ConvTiles& t);
 // A function of n, c, d, h, w that gives value `id` there. Where tiles go by line, d is the height, and h the
 // sample of an input.

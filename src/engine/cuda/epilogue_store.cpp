@@ -202,11 +202,15 @@ std::string EpilogueWriter::reduction_update(Id id) const {
         "f_exp({2} - m); {1} = m; }}",
         kColumns, p, x, q);
   } else {
-    text = fmt::format("{}{} = {}({}, {});", kColumns, p,
-                       is(node, "max")   ? "max_nan"
-                       : is(node, "min") ? "min_nan"
-                                         : "add2",
-                       p, x);
+    const char* join = is(node, "max") ? "max_nan" : is(node, "min") ? "min_nan" : "add2";
+    // All four outputs of a thread are there or none: joined first, they are a fourth of the terms in a row.
+    if (t_.swept && width % 4 == 0) {
+      auto y = [&](const char* a, const char* b) { return fmt::format("{0}(y({1}), y({2}))", join, a, b); };
+      return fmt::format(
+          "if (ok) {{ {0}{{ auto y = [&](int ph) {{ return {1}; }}; {2} = {3}({2}, {3}({4}, {5})); }} }}\n",
+          kColumns, x, p, join, y("0", "1"), y("2", "3"));
+    }
+    text = fmt::format("{0}{1} = {2}({1}, {3});", kColumns, p, join, x);
   }
   return fmt::format("{}if (ok && ow0 + ph < {}) {{ {} }}\n", kEach, width, text);
 }

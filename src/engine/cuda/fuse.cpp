@@ -177,8 +177,9 @@ void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry
                     !f.scalar[l.graph.output] && geometry.out.back() % 4 == 0;
 }
 
-// The tiling that takes along as much as fits: with the pool, without; with reductions over space, without;
-// at last the convolution alone.
+}  // namespace
+
+// With the pool, without; with reductions over space, without; at last the convolution alone.
 bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why) {
   const ConvGeometry geometry = conv_geometry(l.graph, l.graph[pass.conv]);
   TileWish wish = wish_of(l, l.graph[pass.conv]);
@@ -218,6 +219,8 @@ bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std
   return fits(alone, kNone, {}, false);
 }
 
+namespace {
+
 // What comes before the convolution: computed where it is read if it can be.
 void lower_head(Lowering& l, const Pass& pass, std::vector<bool>& done) {
   const std::vector<bool> head = ancestors(l.graph, pass);
@@ -247,7 +250,8 @@ void keep_stores(Lowering& l, const Fusion& fusion, const ConvTiles& tiles) {
 }
 
 // The kernel, and the one that does the same in float32 where fp16 cannot hold the data.
-void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const Prepared& p, int index) {
+void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
+                const Prepared& p, int index) {
   const std::string g = fmt::format("G{}", index);
   auto emit = [&](const char* name, int resident, const std::string& text, int blocks, int block, int shared,
                   std::vector<TensorView> views = {}) {
@@ -261,15 +265,17 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
                          static_cast<unsigned>(shared),
                          std::move(views)});
   };
-  const EpilogueText e = epilogue(l, fusion, tiles);
   const int threads = tiles.warpgroups * 128, loader = tiles.by_line || tiles.swept ? 128 : 0;
   int blocks = tiles.by_line ? tiles.launched : tiles.tiles;
   if (tiles.held) {
     blocks = 0;
     for (const Owner& o : tiles.owners) blocks += o.blocks;
   }
-  emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks, threads + loader,
-       tiles.shared_bytes(), tiles.swept ? sweep_views(tiles, p) : std::vector<TensorView>{});
+  if (l.relay)  // whose launches will stand there
+    l.out.run.push_back({fmt::format("conv_{}", index)});
+  else
+    emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks, threads + loader,
+         tiles.shared_bytes(), tiles.swept ? sweep_views(tiles, p) : std::vector<TensorView>{});
   if (!tiles.by_line && !tiles.swept) blocks = std::min(l.chip.multiprocessors * 2, tiles.tiles);
   ConvTiles plain = tiles;  // float32 products have no copy engine at hand
   plain.staging = 0;
@@ -305,6 +311,8 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
     return why = "its taps overflow the constant tables", false;
   lower_head(l, pass, done);
+  const bool ends_relay = l.relay != nullptr;
+  if (!ends_relay) l.relay = make_relay(l, pass, fusion, tiles);
 
   const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
   const int index = l.convs++;
@@ -313,11 +321,21 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
   if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
   keep_stores(l, fusion, tiles);
-  write_conv(l, fusion, tiles, p, index);
+  const EpilogueText e = epilogue(l, fusion, tiles);
+  write_conv(l, fusion, tiles, e, p, index);
   note_conv_work(l, fusion, tiles);
   combine_reductions(l, fusion, tiles);
   for (const Id id : fusion.nodes) done[id] = true;
   l.out.notes.push_back(conv_note(l, fusion, tiles, index));
+  if (ends_relay) {
+    write_relay(l, fusion, tiles, e, p, index);
+    l.relay = nullptr;
+  } else if (l.relay) {
+    l.relay->fusion = fusion;
+    l.relay->tiles = tiles;
+    l.relay->text = e;
+    l.relay->prepared = p;
+  }
   return true;
 }
 

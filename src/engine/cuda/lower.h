@@ -3,6 +3,7 @@
 // and running.
 #include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct Launch {
   unsigned block = 256;
   unsigned shared = 0;
   std::vector<TensorView> views = {};  // what its parameter `maps` holds; empty: it has none
+  std::vector<int> numbers = {};       // its last parameter, likewise
   // What it must do, for explain: operations on tensor cores, others, and bytes to and from memory.
   double products = 0, operations = 0, bytes = 0;
 };
@@ -70,6 +72,7 @@ struct Prepared {
 std::vector<TensorView> sweep_views(const ConvTiles& t, const Prepared& p);
 
 // --- Shared by the files that make it
+struct Relay;
 struct Lowering {
   Lowering(const FusedPlan& plan, const Options& options, const Chip& chip);
 
@@ -83,6 +86,7 @@ struct Lowering {
   std::string kernels;  // text that follows the value functions
   Lowered out;
   int convs = 0;
+  std::shared_ptr<Relay> relay;    // of the convolution at hand with the next one, or with the one before
   std::map<Id, int64_t> partials;  // where the tiles' parts of a reduction lie in the workspace
   // fp16 copies and packed weights that exist already: places by what they hold and how.
   std::map<std::string, Prepared> prepared;

@@ -159,7 +159,7 @@ class CudaProgram final : public Program {
       std::vector<TensorMap> maps;
       for (const TensorView& view : step.launch.views)
         maps.push_back(map_of(view, view.output ? output : workspace));
-      void* parameters[] = {&args, maps.data()};
+      void* parameters[] = {&args, maps.data(), const_cast<int*>(step.launch.numbers.data())};
       // Each kernel waits by itself for the one before it (await_previous); the first for whatever the stream
       // holds.
       const bool early = early_ && &step != steps.data();

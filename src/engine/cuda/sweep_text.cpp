@@ -161,7 +161,7 @@ std::string before_own(const ConvTiles& t, F value) {
 
 // Which jobs are this block's, and the items they are made of: the pieces of all jobs for each group of
 // phases, those of one group together, so that whole lines are stored at a time.
-std::string start_text(const ConvTiles& t, const std::string& g, bool fma) {
+std::string start_text(const ConvTiles& t, const std::string& g, bool fma, const std::string& role) {
   return fmt::format(
       "  typedef {} G;\n  constexpr bool fma = {}; (void)fma;\n"
       "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
@@ -169,11 +169,15 @@ std::string start_text(const ConvTiles& t, const std::string& g, bool fma) {
       "  if ({}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = 2 * t; (void)column0;\n"
       "  int columns_of = -1; (void)columns_of;\n"
-      "  const int owner = {}, block = blockIdx.x - {}, blocks = {};\n"
-      "  const int first = (int)((i64)block * G::kTiles / blocks), end = (int)((i64)(block + 1) * "
-      "G::kTiles / blocks);\n"
+      "{}  const int first = job0 + (int)((i64)block * jobs / blocks), end = job0 + (int)((i64)(block + 1) * "
+      "jobs / blocks);\n"
       "  const int groups = {}, each = groups * (G::kM / 64), items = (end - first) * each;\n",
-      g, fma, fma ? "!" : "", owner_of_block(t), before_own(t, &Owner::blocks), own(t, &Owner::blocks),
+      g, fma, fma ? "!" : "",
+      role.empty()
+          ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
+                        "G::kTiles; (void)owner;\n",
+                        owner_of_block(t), before_own(t, &Owner::blocks), own(t, &Owner::blocks))
+          : role,
       own(t, group_count));
 }
 
@@ -209,8 +213,8 @@ std::string samples_text(const ConvTiles& t, const std::string& finish) {
       "  int at_sample = first / G::kSampleJobs;\n  auto leave_samples = [&](int until) {{\n"
       "    for (; at_sample < until; ++at_sample) {{\n"
       "      const int sample_job = at_sample * G::kSampleJobs, slots = {};\n"
-      "      const int first_block = block_of_job<G>(sample_job, blocks), used = "
-      "block_of_job<G>(sample_job + G::kSampleJobs - 1, blocks) - first_block + 1;\n"
+      "      const int first_block = block_of_job(sample_job - job0, jobs, blocks), used = "
+      "block_of_job(sample_job - job0 + G::kSampleJobs - 1, jobs, blocks) - first_block + 1;\n"
       "      auto sample_part = [&](i64 at, int slot) {{ return (float*)(a.ws + at) + (((i64)at_sample * "
       "G::kSampleSlots + {} + slot) * (G::kThreads / 128) + warpgroup) * (G::kN * 3); }};\n{}    }}\n"
       "  }};\n",
@@ -283,9 +287,9 @@ std::string swept_products(const std::string& g, const ConvTiles& t) {
 }
 
 std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
-                       const std::string& g, bool fma) {
+                       const std::string& g, bool fma, const std::string& role) {
   const bool leaves = !e.finish.empty();  // parts of reductions over space
-  std::string s = start_text(t, g, fma);
+  std::string s = start_text(t, g, fma, role);
   s += fma ? fma_start(l, l.graph[fusion.conv]) : pipe_start(t, g);
   s += e.kept;
   if (leaves) s += samples_text(t, e.finish);

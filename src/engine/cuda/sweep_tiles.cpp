@@ -105,7 +105,7 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
   form.swept = form.held = form.boxes = true;
   form.pieces = 1;
   form.warpgroups = exact ? 3 : 4;
-  form.takers = exact ? 3 : 2;
+  form.takers = exact ? 3 : wish.store_bytes > 0 ? 2 : 1;  // without stores turns cost more than they give
   // Whole lines in a row, so that a plane is some lines on.
   const auto& [d, h, w] = base.axis;
   form.plane = h.pitch * w.pitch;

@@ -70,9 +70,9 @@ template <class G> DEVICE int job_tile(int job) {
 template <class G> DEVICE int job_plane(int first, int job) {
   return job - first + (job / G::kJd - first / G::kJd) * (G::kPlanes - 1);
 }
-// Which of `blocks` blocks has that job.
-template <class G> DEVICE int block_of_job(int job, int blocks) {
-  return (int)(((job + 1ll) * blocks + G::kTiles - 1) / G::kTiles) - 1;
+// Block b of `blocks` has jobs b jobs/blocks and on. Which one has that job:
+DEVICE int block_of_job(int job, int jobs, int blocks) {
+  return (int)(((job + 1ll) * blocks + jobs - 1) / jobs) - 1;
 }
 // Rows from a plane's first to piece q's first, in a view of `pairs` pairs a line.
 template <class G> DEVICE int pair_row(int q, int pairs) {

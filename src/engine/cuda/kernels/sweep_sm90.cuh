@@ -32,6 +32,12 @@ DEVICE void stage_store(const TensorMap& map, u32 from, int w, int h, int d, int
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// Two sweeps in one kernel (see relay.cpp): what each has to do in this launch, and which blocks do it, by owner.
+struct RelayMaps { Maps first, second; };
+struct Leg {
+  int job[2], jobs[2], blocks[2][4];
+};
+
 template <class G> struct Sweep {
   // Shared memory: planes, weights (hi of all slabs, then lo), staged outputs, scratch, barriers: plane filled, left by all, weights.
   static constexpr int kKept = G::kBuffers * G::kTileShared, kStaged = kKept + G::kWeightShared;

@@ -168,9 +168,10 @@ TEST_P(CudaEmulation, MatchesTheReference) {
   SCOPED_TRACE(c.text + " of " + to_string(graph[0].shape) + said);
 
   // The kernel is of the kind that the case is meant for.
-  const std::string kind = c.name.starts_with("sweep")  ? "planes go through a ring"
-                           : c.name.starts_with("line") ? "line by line"
-                                                        : "kernel";
+  const std::string kind = c.name.starts_with("sweep")   ? "planes go through a ring"
+                           : c.name.starts_with("line")  ? "line by line"
+                           : c.name.starts_with("whole") ? "whole lines"
+                                                         : "kernel";
   EXPECT_NE(said.find(kind), std::string::npos);
 
   const Folder folder;
@@ -210,7 +211,7 @@ TEST_P(CudaEmulation, MatchesTheReference) {
 }
 
 // Each kind of kernel, in few tiles: sweeps whose outputs leave by tensor copies and by stores, two over one
-// copy, taps of one width phase alone; tiles by line; a ring of weights; weights that stay.
+// copy, taps of one width phase alone; tiles by line; a ring of weights; weights that stay; whole lines.
 // UPWEAVE_TEST_EFFORT=full: what runs on GPUs too.
 std::vector<Case> cases() {
   const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
@@ -233,6 +234,9 @@ std::vector<Case> cases() {
       {"held",
        "conv_transpose kernel bias 16 k3 s2 p1 op1 | layer_norm channel | avg_pool 2 | gelu",
        {{"input", {1, 8, 3, 8, 8}}}},
+      {"whole_lines",
+       "conv_transpose kernel bias 18 k3 s2 p1 | mul scale | max_pool 4 | sum channel",
+       {{"input", {1, 5, 3, 14, 15}}}},
   };
   std::vector<Case> all;
   for (Case c : few) {

@@ -257,6 +257,12 @@ std::vector<Case> cases() {
     c.dtype = dtype;
     all.push_back(c);
   }
+  c = few[std::size(few) - 1];  // whole lines of float32 products, and of others' elements
+  c.values = testing::Values::kSpecial;
+  all.push_back(c);
+  c.values = testing::Values::kNormal;
+  c.dtype = Dtype::kBF16;
+  all.push_back(c);
   return all;
 }
 

@@ -188,7 +188,8 @@ bool tile_whole_lines(const ConvTiles& base, const TileWish& wish, double least,
       t.axis[2].pitch = m / t.lines;
       t.join = {rest_h, rest_w};
       make_rows(t);
-      if (!shape_tile(t, wish, warpgroups, pieces)) continue;
+      if (t.rows > kMaxRows || !shape_tile(t, wish, warpgroups, pieces)) continue;
+      // Sums, parts before promotion, the pool; mma.sync has operands in registers too; 16 for addresses.
       const int sums = pieces * (t.n / 2) * (wish.store_phases + exact + 1) + (wish.wgmma ? 0 : 36);
       auto fits = [&](int resident) {
         return sums + 16 <= registers_of(resident * warpgroups) &&

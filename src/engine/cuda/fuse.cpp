@@ -79,7 +79,7 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
 Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
                                 t.column_blocks, t.steps.size(), t.by_line + 2 * t.swept);
-  for (const Axis& a : t.axis) key += fmt::format(" {} {}", a.pitch, a.f);
+  for (const Axis& a : t.axis) key += fmt::format(" {} {} {}", a.in, a.pitch, a.f);
   if (const auto ready = l.prepared.find(key); ready != l.prepared.end()) {
     Prepared again = ready->second;
     again.fresh = false;

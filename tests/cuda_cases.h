@@ -124,7 +124,7 @@ inline const Case kFive[] = {
      {{"input", {2, 5, 3, 4, 5}}}},
     {"max_max_sum",
      "conv_transpose kernel conv_bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
-     {{"input", {2, 3, 8, 7, 9}}}},
+     {{"input", {2, 3, 7, 10, 13}}}},
     {"softmax",
      "avg_pool 2 | conv_transpose kernel 17 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
      {{"input", {2, 5, 6, 7, 8}}}},
@@ -181,6 +181,15 @@ inline const Case kShapes[] = {
      "conv_transpose kernel 16 k3x5 s1 p1 | batch_norm w b | max_pool 2 | relu",
      {{"input", {40, 7, 9, 8}}}},
     {"strided_lines", "conv_transpose kernel 24 k3 s2x1 p1 | avg_pool 2 | relu", {{"input", {33, 5, 7, 9}}}},
+    // A pool in two halves: tiles of whole lines for both, columns of either sign, two blocks of them, two
+    // blocks of channels; and the second half by itself.
+    {"signed_lines",
+     "conv_transpose kernel 100 k3 s2 p1 | mul scale | max_pool 4 | tanh",
+     {{"input", {2, 12, 5, 9, 11}}}},
+    {"averaged_lines", "conv_transpose kernel 24 k4 s2 p1 | avg_pool 6 | relu", {{"input", {3, 70, 19, 31}}}},
+    {"split_pool",
+     "conv_transpose kernel bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
+     {{"input", {2, 3, 8, 7, 9}}}},
     {"all_columns_by_line", "conv_transpose kernel 256 k3 s1 p1 | max_pool 2", {{"input", {40, 64, 11, 12}}}},
 };
 // What the documents' last pipeline is at its size: tiles by line, pooled values in blocks of channels.

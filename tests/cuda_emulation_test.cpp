@@ -182,6 +182,7 @@ TEST_P(CudaEmulation, MatchesTheReference) {
   const bool fast = c.precision == Precision::kFast;
   const std::string kind = c.name.starts_with("sweep")           ? "planes go through a ring"
                            : c.name.starts_with("line")          ? "line by line"
+                           : c.name.starts_with("whole")         ? "whole lines"
                            : c.name.starts_with("relay") && fast ? "for the samples before"
                                                                  : "kernel";
   EXPECT_NE(said.find(kind), std::string::npos);
@@ -223,7 +224,7 @@ TEST_P(CudaEmulation, MatchesTheReference) {
 }
 
 // Each kind of kernel, in few tiles: sweeps whose outputs leave by tensor copies and by stores, two over one
-// copy, taps of one width phase alone; tiles by line; a ring of weights; weights that stay.
+// copy, taps of one width phase alone; tiles by line; a ring of weights; weights that stay; whole lines.
 // UPWEAVE_TEST_EFFORT=full: what runs on GPUs too.
 std::vector<Case> cases() {
   const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
@@ -249,6 +250,9 @@ std::vector<Case> cases() {
       {"held",
        "conv_transpose kernel bias 16 k3 s2 p1 op1 | layer_norm channel | avg_pool 2 | gelu",
        {{"input", {1, 8, 3, 8, 8}}}},
+      {"whole_lines",
+       "conv_transpose kernel bias 18 k3 s2 p1 | mul scale | max_pool 4 | sum channel",
+       {{"input", {1, 5, 3, 14, 15}}}},
   };
   std::vector<Case> all;
   for (Case c : few) {
@@ -269,6 +273,12 @@ std::vector<Case> cases() {
     c.dtype = dtype;
     all.push_back(c);
   }
+  c = few[std::size(few) - 1];  // whole lines of float32 products, and of others' elements
+  c.values = testing::Values::kSpecial;
+  all.push_back(c);
+  c.values = testing::Values::kNormal;
+  c.dtype = Dtype::kBF16;
+  all.push_back(c);
   return all;
 }
 

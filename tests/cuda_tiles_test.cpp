@@ -56,6 +56,11 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
   ConvTiles t;
   std::string why;
   if (!tile_conv(geometry, wish, t, why)) return;
+  // Inputs that the copy leaves out are needed by nobody.
+  for (size_t a = 0; a < geometry.spatial; ++a) {
+    const Axis& x = t.axis[3 - geometry.spatial + a];
+    ASSERT_LE(std::min<int64_t>(geometry.in[a], (x.windows + x.hi) * x.f), x.in);
+  }
   G::set(t);
   ASSERT_LE(t.shared_bytes(), wish.shared_limit);
   std::set<std::array<int64_t, 4>> covered;
@@ -155,6 +160,68 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(tiled, 75);
+}
+
+// Tiles of whole lines have every window of rows that a second pool makes one of, at the places where
+// join_windows looks for it.
+TEST(CudaTiles, WholeLinesHoldWholeWindows) {
+  std::mt19937 rng(11);
+  auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
+  };
+  int tiled = 0;
+  for (int round = 0; round < 250; ++round) {
+    ConvGeometry g;
+    g.spatial = static_cast<size_t>(pick(1, 3));
+    g.batch = pick(1, 3);
+    g.c_in = pick(1, 80);
+    g.c_out = pick(1, 140);
+    TileWish wish;
+    wish.input_lo = wish.weights_lo = pick(0, 1);
+    wish.whole_columns = false;
+    wish.pooled = true;
+    for (size_t a = 0; a < g.spatial; ++a) {
+      g.in.push_back(pick(6, g.spatial == 3 ? 13 : 40));
+      g.kernel.push_back(pick(1, 5));
+      g.stride.push_back(pick(1, 3));
+      g.dilation.push_back(1);
+      g.padding.push_back(pick(0, 2));
+      g.out.push_back(
+          std::max<int64_t>(1, (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.kernel[a] - pick(0, 7)));
+      wish.pool[3 - g.spatial + a] = static_cast<int>(g.stride[a]);
+      wish.rest[3 - g.spatial + a] = pick(1, 3);
+    }
+    SCOPED_TRACE(round);
+    check(g, wish);
+    if (HasFatalFailure()) return;
+    ConvTiles t;
+    std::string why;
+    if (!tile_conv(g, wish, t, why) || !t.joins()) continue;
+    ++tiled;
+    G::set(t);
+    ASSERT_EQ(t.join, (std::array{wish.rest[1], wish.rest[2]}));
+    ASSERT_EQ(t.lines % t.join[0], 0);
+    ASSERT_LE(t.joined_bytes(), t.shared_bytes());
+    std::set<std::array<int, 4>> met;
+    for (int tile = 0; tile < t.tiles; ++tile) {
+      const index::Row first = index::row_of<G>(tile, 0, 0);
+      ASSERT_EQ(first.jh % t.join[0], 0);
+      for (int line = 0; line < t.lines; ++line) {
+        for (int w = 0; w < t.axis[2].windows / t.join[1] * t.join[1]; ++w) {
+          const int at = line * t.axis[2].pitch + w;
+          const index::Row row = index::row_of<G>(tile, at / 64, at % 64);
+          ASSERT_EQ(row.jw, w);
+          ASSERT_EQ(row.jh, first.jh + line);
+          ASSERT_EQ(row.jd, first.jd);
+          ASSERT_EQ(row.n, first.n);
+          if (row.ok) met.insert({row.n, row.jd, row.jh, row.jw});
+        }
+      }
+    }
+    ASSERT_EQ(static_cast<int>(met.size()),
+              t.batch * t.axis[0].windows * t.axis[1].windows * (t.axis[2].windows / t.join[1] * t.join[1]));
+  }
+  EXPECT_GT(tiled, 50);
 }
 
 // The same where tiles go by line: a group of steps either meets its inputs in the line that is copied for

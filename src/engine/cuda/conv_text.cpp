@@ -314,6 +314,7 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       phases, e.sums, e.point);
   if (!e.window.empty()) {
     if (late) s += rows;
+    if (tiles.joins()) s += "  __syncthreads();\n";  // everyone has left the tile, whose memory they take
     s += fmt::format(
         "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
         "    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",

@@ -150,6 +150,10 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
     t.tiles_per_plane = ceil_div(h.windows, t.lines) * t.tiles_across;
     t.tiles = t.batch * d.windows * t.tiles_per_plane;
     last = (t.lines - 1) * w.pitch + t.width - 1;
+  } else if (t.lines > 0) {
+    t.width = w.pitch;
+    t.tiles_per_plane = ceil_div(h.windows, t.lines);
+    t.tiles = t.batch * d.windows * t.tiles_per_plane;
   } else {
     t.tiles = static_cast<int>((t.rows + t.m - 1) / t.m);
   }
@@ -160,6 +164,49 @@ bool shape_tile(ConvTiles& t, const TileWish& wish, int warpgroups, int pieces) 
   place_chunks(t, last);
   t.stages = 2;
   return t.shared_bytes() <= wish.shared_limit;
+}
+
+// Registers of a thread if a multiprocessor holds that many warpgroups.
+int registers_of(int warpgroups) { return std::min(248, 65536 / (128 * warpgroups) / 8 * 8); }
+
+// Whole lines, as many as the second half of a pool needs: what leaves a tile is then pooled along h and w.
+// Inputs that no window needs are left out, which often makes lines fit.
+bool tile_whole_lines(const ConvTiles& base, const TileWish& wish, double least, ConvTiles& best) {
+  const auto& [rest_d, rest_h, rest_w] = wish.rest;
+  if (rest_h * rest_w == 1 || base.variants > 1 || wish.reduces) return false;
+  const bool exact = wish.input_lo || wish.weights_lo;
+  const int room = wish.shared_limit + 1024;
+  double best_score = 0;
+  for (const int warpgroups : {4, 3, 2, 1}) {
+    for (const int pieces : {1, 2}) {
+      ConvTiles t = base;
+      for (Axis& x : t.axis) crop(x);
+      const int m = 64 * warpgroups * pieces;
+      t.lines = m / t.axis[2].pitch / rest_h * rest_h;
+      while (t.lines > 0 && m % t.lines != 0) t.lines -= rest_h;
+      if (t.lines <= 0) continue;
+      t.axis[2].pitch = m / t.lines;
+      t.join = {rest_h, rest_w};
+      make_rows(t);
+      if (t.rows > kMaxRows || !shape_tile(t, wish, warpgroups, pieces)) continue;
+      // Sums, parts before promotion, the pool; mma.sync has operands in registers too; 16 for addresses.
+      const int sums = pieces * (t.n / 2) * (wish.store_phases + exact + 1) + (wish.wgmma ? 0 : 36);
+      auto fits = [&](int resident) {
+        return sums + 16 <= registers_of(resident * warpgroups) &&
+               resident * (t.shared_bytes() + 1024) <= room;
+      };
+      if (!fits(1) || t.joined_bytes() > t.shared_bytes()) continue;
+      t.resident = fits(2) ? 2 : 1;
+      while (t.stages < 8 && t.resident * (t.shared_bytes() + t.stage_bytes() + 1024) <= room) ++t.stages;
+      const int together = t.resident * warpgroups;
+      const double overlap = together >= 3 ? 1.0 : together == 2 ? 0.9 : 0.6;
+      const double score = t.efficiency() * overlap * (t.m >= 128 ? 1.0 : 0.8);
+      if (t.efficiency() < least || score <= best_score) continue;
+      best_score = score;
+      best = std::move(t);
+    }
+  }
+  return best_score > 0;
 }
 
 // Whether all weights and the smallest tiles could share a block's memory.
@@ -386,9 +433,12 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
   }
   if (best_score == 0) return why = "no tile fits the multiprocessor's shared memory and registers", false;
   ConvTiles held;
-  if (wish.wgmma && (tile_sweep(t, wish, 0.9 * best.efficiency(), held) ||
-                     hold_weights(t, wish, 0.9 * best.efficiency(), held)))
+  if (tile_whole_lines(t, wish, 0.95 * best.efficiency(), held)) {
     best = std::move(held);
+  } else if (wish.wgmma && (tile_sweep(t, wish, 0.9 * best.efficiency(), held) ||
+                            hold_weights(t, wish, 0.9 * best.efficiency(), held))) {
+    best = std::move(held);
+  }
   t = std::move(best);
   return true;
 }

@@ -73,11 +73,14 @@ struct ConvTiles {
   int guard = 8;     // zero rows before and after them, a multiple of 8
   int residues = 1;
   // Tile
-  bool boxes = false;              // rows of a 64-row piece are 8 lines of 8 instead of 64 in a row
-  int lines = 0, width = 0;        // boxes: the tile's extent in h and w
-  int m = 64;                      // rows of a tile
-  int warpgroups = 1, pieces = 1;  // m = 64 * warpgroups * pieces
-  int resident = 1;                // blocks that a multiprocessor is meant to hold
+  bool boxes = false;        // rows of a 64-row piece are 8 lines of 8 instead of 64 in a row
+  int lines = 0, width = 0;  // boxes: the tile's extent in h and w
+  // Whole lines: the rows of `lines` lines with the gaps between them, m in a row. Then windows of that many
+  // rows along h and w lie in one tile, and are pooled once more before they leave it.
+  std::array<int, 2> join{1, 1};
+  int m = 64;                                            // rows of a tile
+  int warpgroups = 1, pieces = 1;                        // m = 64 * warpgroups * pieces
+  int resident = 1;                                      // blocks that a multiprocessor is meant to hold
   int tiles = 1, tiles_per_plane = 1, tiles_across = 1;  // boxes: per (n, d); of those, along the width
   int chunk_rows = 8;                                    // rows of a chunk in shared memory
   std::vector<Chunk> chunks;
@@ -128,6 +131,11 @@ struct ConvTiles {
     return 1024 + buffers * tile_shared() + weight_shared() + scratch_bytes() + staging * warpgroups * 4 +
            256;
   }
+  bool one_sample() const { return boxes || lines > 0; }  // of a tile's rows
+  bool joins() const { return join[0] * join[1] > 1; }
+  // A column's pooled rows in shared memory: lanes that hold other columns meet other banks.
+  int joined_pitch() const { return m + 4; }
+  int joined_bytes() const { return joins() ? n * joined_pitch() * 4 : 0; }
   int parts() const { return static_cast<int>(owners.size()) * warpgroups; }  // of a tile's reductions
   int64_t partials() const {                                                  // of all of them
     return swept ? int64_t{batch} * sample_slots() * warpgroups
@@ -144,6 +152,7 @@ struct ConvTiles {
 
 struct TileWish {
   std::array<int, 3> pool{1, 1, 1};  // window of the pool behind the convolution; 1: none
+  std::array<int, 3> rest{1, 1, 1};  // windows that a second pool makes one of, if one follows
   bool input_lo = false, weights_lo = false;
   bool whole_columns = true;  // all of c_out in one tile: something reduces over channels
   bool all_outputs = false;   // also those that floor division leaves out of the pool's windows

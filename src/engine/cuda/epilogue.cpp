@@ -18,7 +18,8 @@ EpilogueText EpilogueWriter::write() {
         text.row += pool_row(id);
       else
         text.point += pool_update(id);
-      text.window += coordinates(true) + pool_result(id);
+      text.window += t_.joins() ? keep_row() : coordinates(true) + pool_result(id);
+      if (t_.joins()) text.finish += join_rows(id);
     } else if (moments_of_sums(id)) {
       text.state +=
           fmt::format("{1}<G> w{0}; w{0}.clear();\n", id, t_.by_line ? "RunningMoments" : "Moments");
@@ -32,7 +33,10 @@ EpilogueText EpilogueWriter::write() {
       part += value(id);
     }
   }
-  for (const Id id : f_.stores) (f_.behind_pool[id] ? text.window : text.point) += store(id);
+  for (const Id id : f_.stores) {
+    if (id == f_.pool && t_.joins()) continue;  // join_rows stores it
+    (f_.behind_pool[id] ? text.window : text.point) += store(id);
+  }
   text.state = column_constants() + norm_state_ + text.state;
   return text;
 }
@@ -105,7 +109,7 @@ bool EpilogueWriter::one_a_column(Id id, const Shape& shape) const {
     for (size_t a = 2; a < own.size(); ++a) {
       if (own[a] != 1) return false;
     }
-    return own[0] == 1 || t_.boxes;  // a tile of boxes lies in one sample
+    return own[0] == 1 || t_.one_sample();
   }
   const Shape strides = broadcast_strides(l_.graph[id].shape, shape);
   for (size_t a = 0; a < strides.size(); ++a) {

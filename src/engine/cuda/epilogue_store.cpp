@@ -73,6 +73,38 @@ std::string EpilogueWriter::pool_result(Id id) {
       l_.source.address(id), store_at(id), sign, t_.phases.size() - 1, scale);
 }
 
+std::string EpilogueWriter::keep_row() const {
+  return fmt::format(
+      "const int place = (threadIdx.x / 128 * G::kPieces + p) * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4 + "
+      "8 * r;\n{}((float*)raw)[(8 * (i / 2) + 2 * t + i % 2) * {} + place] = pool[p][r][i];\n",
+      kColumns, t_.joined_pitch());
+}
+
+std::string EpilogueWriter::join_rows(Id id) const {
+  const Node& node = l_.graph[id];
+  const auto& [d, h, w] = t_.axis;
+  const size_t spatial = spatial_rank(node.shape);
+  const std::string places[] = {"first.jd", fmt::format("first.jh / {} + line", t_.join[0]), "window"};
+  std::string at = "At{{first.n, c", exists = fmt::format("c < {}", t_.c_out), scale;
+  for (size_t a = 0; a < 3; ++a) {
+    at += a < spatial ? ", " + places[3 - spatial + a] : ", 0";
+    if (a < spatial) exists += fmt::format(" && at.x[{}] < {}", a + 2, node.shape[a + 2]);
+  }
+  if (is(node, "avg_pool")) {
+    scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window * t_.join[0] * t_.join[1])));
+  } else if (node.in[1] != kNone) {
+    scale = fmt::format(" * ({} < 0.f ? -1.f : 1.f)", l_.source.operand(node.in[1], node.shape, "at"));
+  }
+  return fmt::format(
+      "{{ const Row first = row_of<G>(tile, 0, 0);\n"
+      "join_windows<G, {}, {}, {}>((const float*)raw, [](float x, float y) {{ return {}(x, y); }}, "
+      "[&](int column, int line, int window, float x) {{\n"
+      "const int c = blockIdx.y * G::kN + column; const At at = {}}}}};\n"
+      "if ({}) store<{}>({}, {}::offset(at), x{}); }}); }}\n",
+      t_.join[0], t_.join[1], t_.joined_pitch(), pool_join(node), at, exists, l_.source.type(id),
+      l_.source.address(id), dims(node.shape), scale);
+}
+
 int64_t EpilogueWriter::voxels_of(Id id) const {
   const Shape& shape = l_.graph[id].shape;
   return count(shape) / (shape[0] * shape[1]);

@@ -38,7 +38,7 @@ std::string EpilogueWriter::pointwise_value(const Node& node, const std::string&
       node.attrs.real("hi") == 1)
     return fmt::format("(fma ? {} : __saturatef({} * down))", l_.source.pointwise(node, x, "at", ""), sum());
   if (is(node, "normalize") &&
-      (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.boxes)) {
+      (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.one_sample())) {
     const std::string mean = l_.source.moment(node, "at", 0), variance = l_.source.moment(node, "at", 1);
     std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
     if (node.in[2] != kNone)

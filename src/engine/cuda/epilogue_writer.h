@@ -87,6 +87,9 @@ class EpilogueWriter {
   bool pools_sums(Id id) const { return t_.by_line && l_.graph[id].in[0] == f_.conv; }
   std::string pool_row(Id id);
   std::string pool_result(Id id);
+  // Whole lines: rows wait in shared memory until the tile's are there; then windows of rows leave.
+  std::string keep_row() const;
+  std::string join_rows(Id id) const;
 
   // --- Stores (epilogue_store.cpp)
   int64_t voxels_of(Id id) const;

@@ -79,7 +79,7 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
 Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
                                 t.column_blocks, t.steps.size(), t.by_line + 2 * t.swept);
-  for (const Axis& a : t.axis) key += fmt::format(" {} {}", a.pitch, a.f);
+  for (const Axis& a : t.axis) key += fmt::format(" {} {} {}", a.in, a.pitch, a.f);
   if (const auto ready = l.prepared.find(key); ready != l.prepared.end()) {
     Prepared again = ready->second;
     again.fresh = false;
@@ -153,9 +153,11 @@ TileWish wish_of(const Lowering& l, const Node& conv) {
 void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry, const Shape& window,
                 TileWish& wish) {
   wish.pooled = f.pool != kNone;
-  wish.pool = {1, 1, 1};
+  wish.pool = wish.rest = {1, 1, 1};
   for (size_t a = 0; a < geometry.spatial && wish.pooled; ++a) {
-    wish.pool[3 - geometry.spatial + a] = static_cast<int>(window[a]);
+    const size_t axis = 3 - geometry.spatial + a;
+    wish.pool[axis] = static_cast<int>(window[a]);
+    wish.rest[axis] = static_cast<int>(pool_window(l.graph[f.pool])[a] / window[a]);
   }
   wish.whole_columns = f.whole_columns;
   wish.one_sample = f.one_sample;
@@ -207,8 +209,11 @@ bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std
   for (const bool over_space : {true, false}) {
     for (const Shape& window : windows) {
       if (!fits(pass, pool, window, over_space)) continue;
-      pool = split_pool(l, pass, pool, window);
-      fusion = choose_fusion(l, pass, pool, over_space);
+      Shape here = window;  // what leaves a tile of whole lines
+      for (size_t a = geometry.spatial > 1 ? geometry.spatial - 2 : 0; a < geometry.spatial; ++a)
+        here[a] *= tiles.join[2 + a - geometry.spatial];
+      pool = split_pool(l, pass, pool, here);
+      fusion = choose_fusion(l, pass, pool, over_space, tiles.joins());
       return true;
     }
     if (fits(pass, kNone, {}, over_space)) return true;
@@ -281,7 +286,7 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
   plain.staging = 0;
   emit("conv_fma", 1,
        conv_text(l, fusion, plain, tiles.staging > 0 ? epilogue(l, fusion, plain) : e, g, true), blocks,
-       threads, threads / 32 * tiles.n * 12);
+       threads, std::max(threads / 32 * tiles.n * 12, tiles.joined_bytes()));
 }
 
 std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, int index) {
@@ -296,6 +301,7 @@ std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       tiles.swept     ? ", weights stay, planes go through a ring"
       : tiles.held    ? ", weights stay in shared memory"
       : tiles.by_line ? ", line by line"
+      : tiles.joins() ? ", whole lines"
                       : "");
 }
 
@@ -339,7 +345,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   return true;
 }
 
-Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space) {
+Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool pool_last) {
   const Graph& graph = l.graph;
   Fusion f;
   f.conv = pass.conv;
@@ -370,7 +376,7 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
         scalars = scalars && graph[in].shape[1] == 1;
       }
     }
-    if (!possible || !f.holds(node.in[0])) continue;
+    if (!possible || !f.holds(node.in[0]) || (behind && pool_last)) continue;
     const bool channel = node.attrs.has("axes") && node.attrs.word("axes") == "channel";
     const bool space = node.attrs.has("axes") && node.attrs.word("axes") == "space";
     bool reduction = false, scalar = scalars;

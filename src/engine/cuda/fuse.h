@@ -25,8 +25,9 @@ struct Fusion {
 };
 
 // Chooses the nodes of `pass` that follow its convolution; `pool` is the pool that may join, or kNone;
-// `over_space` lets reductions over space join, whose tiles must lie in one sample.
-Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space);
+// `over_space` lets reductions over space join, whose tiles must lie in one sample; `pool_last`: nothing
+// joins behind the pool.
+Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool pool_last = false);
 
 // The text of the epilogue's parts, for a kernel whose sums are sum[phase][piece and variant][register].
 struct EpilogueText {

@@ -12,6 +12,15 @@ namespace {
 
 constexpr unsigned kBlock = 256;
 
+// Sums over channels of fewer voxels than this have eight threads each.
+constexpr int64_t kFewVoxels = 1 << 16;
+
+bool sums_channels(const Node& node) {
+  return (is(node, "sum") || is(node, "mean")) && node.attrs.word("axes") == "channel";
+}
+
+int64_t voxels_of(const Shape& shape) { return count(shape) / std::max<int64_t>(1, shape[1]); }
+
 int64_t blocks_for(int64_t threads) { return (threads + kBlock - 1) / kBlock; }
 
 std::string lambda(const std::string& expression) {
@@ -51,6 +60,10 @@ std::string over_channels(const Lowering& l, Id id) {
         fmt::format("const float m = channel_max<{0}>(at, f); const float s = (float)channel_sum<{0}>(at, "
                     "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
                     s, each(put("expf(f(at) - m) / s"))));
+  }
+  if (sums_channels(node) && voxels_of(in) < kFewVoxels) {
+    return fmt::format("few_channel_sums<{}>({}, [&](const At& at, double sum) {{ {} }});", s, f,
+                       put(is(node, "mean") ? fmt::format("(float)(sum / {})", in[1]) : "(float)sum"));
   }
   std::string y;
   if (is(node, "sum")) y = fmt::format("(float)channel_sum<{}>(at, f)", s);
@@ -249,7 +262,22 @@ bool over_channel_axis(const Node& node) {
 bool must_store(const Lowering& l, Id id) {
   const Node& node = l.graph[id];
   if (is_pointwise(node)) return false;
-  return true;
+  if (!computable(node)) return true;
+  // A pool is computed where it is read if every value is read once: by a sum over channels, through
+  // pointwise values that nobody else needs.
+  for (Id at = id;;) {
+    Id reader = kNone;
+    for (Id other = 0; other < l.graph.size(); ++other) {
+      const auto reads = std::ranges::count(l.graph[other].in, at);
+      if (reads == 0) continue;
+      if (reads > 1 || reader != kNone) return true;
+      reader = other;
+    }
+    if (reader == kNone) return true;
+    if (sums_channels(l.graph[reader])) return false;
+    if (!is_pointwise(l.graph[reader])) return true;
+    at = reader;
+  }
 }
 
 void lower_alone(Lowering& l, Id id, bool packing) {
@@ -277,7 +305,9 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   } else if (is(node, "moments") || (is(node, "softmax_stats") && !over_channel_axis(node))) {
     l.kernel(name, statistics(l, id), node.shape[1], 1024);
   } else if (over_channel_axis(node) && !is(node, "softmax_stats")) {
-    l.kernel(name, over_channels(l, id), blocks_for(count(in) / in[1]), kBlock);
+    const int64_t voxels = voxels_of(in);
+    const bool few = sums_channels(node) && voxels < kFewVoxels;
+    l.kernel(name, over_channels(l, id), few ? (voxels + 31) / 32 : blocks_for(voxels), kBlock);
   } else if (is(node, "layer_norm") || is(node, "rms_norm")) {
     const NormSets sets = norm_sets(node, in);
     l.kernel(name, over_last(l, id), sets.sets,

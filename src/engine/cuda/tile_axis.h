@@ -37,6 +37,19 @@ inline bool reaches(const Axis& x, int e, int k, int& delta) {
   return true;
 }
 
+// A gap of zeros that serves as this line's right border and the next line's left one.
+inline void set_pitch(Axis& x) {
+  x.stored = ceil_div(x.in, x.f);
+  const int gap = std::max({0, -x.lo, x.windows - 1 + x.hi - (x.stored - 1)});
+  x.pitch = std::max(x.stored + gap, x.windows);
+}
+
+// Without inputs that no window needs.
+inline void crop(Axis& x) {
+  x.in = std::min(x.in, (x.windows + x.hi) * x.f);
+  set_pitch(x);
+}
+
 inline bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
   const bool pooled = pool > 1;
   x.window = pooled ? pool : x.stride;
@@ -48,7 +61,6 @@ inline bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
   x.windows = pooled && !all_outputs ? x.out / pool : ceil_div(x.out, x.window);
   x.once = x.f;
   x.classes = x.stride;
-  x.stored = ceil_div(x.in, x.f);
   bool any = false;
   for (int e = 0; e < x.stride; ++e) {
     for (int k = 0; k < x.kernel; ++k) {
@@ -62,9 +74,7 @@ inline bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
       }
     }
   }
-  // A gap of zeros that serves as this line's right border and the next line's left one.
-  const int gap = std::max({0, -x.lo, x.windows - 1 + x.hi - (x.stored - 1)});
-  x.pitch = std::max(x.stored + gap, x.windows);
+  set_pitch(x);
   return true;
 }
 

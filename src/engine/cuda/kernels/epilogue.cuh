@@ -254,4 +254,17 @@ template <class G> struct RunningMoments : OwnColumns<G> {
     __syncwarp();
   }
 };
+
+// Windows of DOWN x ACROSS rows of a tile of whole lines, from shared memory: a column's rows in a row, columns PITCH apart.
+template <class G, int DOWN, int ACROSS, int PITCH, class Join, class Put> DEVICE void join_windows(const float* rows, Join join, Put put) {
+  constexpr int lines = G::kLines / DOWN, windows = G::kJw / ACROSS;
+  for (int k = threadIdx.x; k < G::kN * lines * windows; k += G::kThreads) {
+    const int window = k % windows, line = k / windows % lines, column = k / (windows * lines);
+    const float* at = rows + column * PITCH + line * DOWN * G::kPitchW + window * ACROSS;
+    float x = at[0];
+#pragma unroll
+    for (int e = 1; e < DOWN * ACROSS; ++e) x = join(x, at[e / ACROSS * G::kPitchW + e % ACROSS]);
+    put(column, line, window, x);
+  }
+}
 )cuda"

@@ -21,6 +21,22 @@ template <class S, class F> DEVICE double channel_sum(At at, F f) {
   for (int c = 0; c < S::n[1]; ++c) { at.x[1] = c; sum += f(at); }
   return sum;
 }
+// Where voxels are few: a block has 32 of them, each of its eight warps every eighth channel.
+template <class S, class F, class Put> DEVICE void few_channel_sums(F f, Put put) {
+  constexpr int total = S::n[0] * S::n[2] * S::n[3] * S::n[4];
+  __shared__ double part[8][32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.x * 32 + lane;
+  At at = Dims<S::n[0], 1, S::n[2], S::n[3], S::n[4]>::at(min(i, total - 1));
+  double sum = 0;
+#pragma unroll 4
+  for (int c = warp; c < S::n[1]; c += 8) { at.x[1] = c; sum += f(at); }
+  part[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || i >= total) return;
+  for (int w = 1; w < 8; ++w) sum += part[w][lane];
+  at.x[1] = 0;
+  put(at, sum);
+}
 template <class S, class F> DEVICE float channel_max(At at, F f) {
   float m = -kInf;
   for (int c = 0; c < S::n[1]; ++c) { at.x[1] = c; m = max_nan(m, f(at)); }

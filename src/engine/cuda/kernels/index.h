@@ -18,7 +18,7 @@ struct Row {
 
 // The first row of tile `tile` in the copy, and the tile's sample and window.
 template <class G> DEVICE int tile_row(int tile) {
-  if (!G::kBoxes) return tile * G::kM;
+  if (!G::kBoxes && !G::kLines) return tile * G::kM;
   const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
   const int n = plane / G::kJd, jd = plane % G::kJd;
   return (n * G::kPitchD + jd) * G::kPlane + block / G::kTilesAcross * G::kLines * G::kPitchW + block % G::kTilesAcross * G::kWidth;
@@ -47,6 +47,12 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
     const int rest = tile % G::kTilesPerPlane * G::kM + 64 * q + i;
     r.n = 0;
     r.jd = tile / G::kTilesPerPlane;
+    r.jh = rest / G::kPitchW;
+    r.jw = rest % G::kPitchW;
+  } else if (G::kLines) {
+    const int plane = tile / G::kTilesPerPlane, rest = tile % G::kTilesPerPlane * G::kM + 64 * q + i;
+    r.n = plane / G::kJd;
+    r.jd = plane % G::kJd;
     r.jh = rest / G::kPitchW;
     r.jw = rest % G::kPitchW;
   } else {

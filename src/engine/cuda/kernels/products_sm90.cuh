@@ -42,6 +42,7 @@ template <class G> struct Pipe {
   // One group of products stays in flight while the next one is waited for: for few warpgroups and one product a term.
   static constexpr bool kAhead = !G::kInputLo && !G::kWeightsLo && G::kThreads <= 256;
   static constexpr int kFull = G::kStages * G::kStageBytes, kTileFull = kFull + 8 * G::kStages, kLeft = kTileFull + 8;
+  static constexpr bool kFew = !G::kBoxes && G::kLines > 0;  // whole lines: many warpgroups with few registers
   u32 ring;  // the stages; behind them barriers: stage filled, tile there, stage left by all
   u64 rows[G::kPieces], weights;  // descriptors of the tile's pieces and of the ring; everything else is a constant away
   const u8* packed;
@@ -89,6 +90,12 @@ template <class G> struct Pipe {
   }
   // Addresses are not computed ahead of here, for they would not fit the registers.
   DEVICE void refresh() { asm volatile("" : "+r"(ring)); }
+  DEVICE void refresh_few() {  // nor descriptors kept from one group to the next
+    if (!kFew) return;
+    asm volatile("" : "+l"(weights));
+#pragma unroll
+    for (int p = 0; p < G::kPieces; ++p) asm volatile("" : "+l"(rows[p]));
+  }
   DEVICE void wait(int g) { barrier_wait(ring + kFull + 8 * (g % G::kStages), g / G::kStages & 1); }
   // All products of group g are done. Either who leaves a stage last has it refilled at once; or the last warpgroup refills
   // the stage of the group before, which everyone has left by now, or will soon: that takes fewer registers.
@@ -127,6 +134,7 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
   constexpr int slab_lo = G::kN * G::kCk * 2;
   const int stage = g % G::kStages * G::kStageBytes;
   pipe.wait(g);
+  pipe.refresh_few();
   if (!exact) {
     wgmma_fence();
 #pragma unroll
@@ -169,6 +177,7 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
     for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
       for (int i = 0; i < G::kNr; ++i) sum[s][i] = first ? part[s][i] : sum[s][i] + part[s][i];
+    if (Pipe<G>::kFew) hold(sum);  // later, beside the next group's products, they would need a third set of registers
     pipe.release(g);
   }
 }

@@ -69,7 +69,10 @@ std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion,
       next != &l.passes.back() || next->conv == kNone || !all_joined(l, pass, fusion))
     return nullptr;
   const Node &conv = l.graph[pass.conv], &again = l.graph[next->conv];
-  if (conv.in[0] != again.in[0] || conv.in[1] != again.in[1]) return nullptr;
+  const bool pools = std::ranges::any_of(next->nodes, [&](Id id) {
+    return l.graph[id].op->name.ends_with("_pool") && l.source.places[id].kind == Location::Kind::kNone;
+  });
+  if (conv.in[0] != again.in[0] || conv.in[1] != again.in[1] || pools) return nullptr;
   for (const Id id : fusion.nodes) {
     if (fusion.reduction[id]) l.keep(id);
   }

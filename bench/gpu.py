@@ -70,9 +70,8 @@ PIPELINES = [
 ]
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 DTYPES |= {str(t).removeprefix("torch."): t for t in DTYPES.values()}
-# The largest relative Frobenius error that is still right: float32's and TF32's, or one rounding of the output.
-LIMITS = {(torch.float32, "strict"): 2e-6, (torch.float32, "fast"): 1e-3}
-LIMITS |= {(t, p): e for t, e in ((torch.float16, 2e-3), (torch.bfloat16, 1.5e-2)) for p in ("strict", "fast")}
+# The largest relative Frobenius error that is still right: float32's or TF32's, beside the rounding of a 16-bit output.
+LIMITS = {"strict": 2e-6, "fast": 1e-3}
 # A graph would copy the input into a place of its own first.
 MODES = {"eager": None, "compile": "default", "autotune": "max-autotune-no-cudagraphs"}
 
@@ -164,8 +163,11 @@ def ours(library, slug, truths, tensors, dtype, precision, args):
         results.append(plan.output.clone())
     row["same_bits"] = torch.equal(results[0], results[1])  # a NaN that was left is unequal to itself
     if not args.no_check:
-        row["rel_frobenius"], row["max_over_max"] = error(results[0], truths.of(DTYPES[dtype], given))
-        row["right"] = row["same_bits"] and row["rel_frobenius"] <= LIMITS[DTYPES[dtype], precision]
+        truth = truths.of(DTYPES[dtype], given)
+        row["rel_frobenius"], row["max_over_max"] = error(results[0], truth)
+        # What rounding the truth itself would err by: much where a softmax's outputs are float16's subnormals.
+        rounding = 0 if dtype == "f32" else 1.02 * error(truth.to(DTYPES[dtype]), truth)[0]
+        row["right"] = row["same_bits"] and row["rel_frobenius"] <= LIMITS[precision] + rounding
         if not row["right"]:
             return row
     del results

@@ -20,8 +20,10 @@ std::string streamed_products(const std::string& g, const ConvTiles& t) {
       g);
   for (size_t c = 0; c + 1 < t.class_begin.size(); ++c) {
     text += fmt::format("    case {}:\n", c);
-    if (t.class_begin[c] == t.class_begin[c + 1]) {  // no tap reaches these outputs
-      text += fmt::format("      for (auto& s : sum) for (float& x : s) x = 0.f;\n");
+    if (t.class_begin[c] == t.class_begin[c + 1]) {
+      // No tap reaches these outputs. Zeros that the compiler does not know: it would move them between other
+      // classes' products, and have those wait for one another.
+      text += "      for (auto& s : sum) for (float& x : s) { x = 0.f; asm volatile(\"\" : \"+f\"(x)); }\n";
     }
     for (int group = t.class_begin[c]; group < t.class_begin[c + 1]; ++group) {
       std::vector<int64_t> offsets;

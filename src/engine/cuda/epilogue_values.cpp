@@ -9,6 +9,12 @@
 
 // Values in registers: pointwise ones, and those made of all channels of a row.
 namespace upweave::cuda {
+namespace {
+
+// Sweeps: what was computed from the sums is computed again, for there is no room to keep it.
+constexpr const char* kAfresh = "hold(sum[0]); hold(sum[1]);\n";
+
+}  // namespace
 
 std::string EpilogueWriter::value(Id id) {
   const Node& node = l_.graph[id];
@@ -176,13 +182,36 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
       id, kEach, text, kColumns, result);
 }
 
-std::string EpilogueWriter::softmax_value(Id id, const std::string& x) const {
+std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
   std::string text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
+  if (t_.swept) {
+    // In place of the sums, or computed again by the store: there is no room for both.
+    const bool place = replaces_sums(id);
+    const std::string e = masked(fmt::format("f_exp({} - m{}[ph])", x, id), "0.f");
+    return fmt::format(
+               "float m{0}[PH], z{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{6}"
+               "{1}{{ float q = 0.f;\n{3}{{ const float e = {4}; {5}q += e; }}\n"
+               "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nz{0}[ph] = 1.f / q; "
+               "}}\n{6}",
+               id, kEach, text, kColumns, e, place ? fmt::format("{} = e; ", sum()) : "", kAfresh) +
+           function(id, fmt::format("{} * z{}[ph]", place ? sum() : e, id));
+  }
   text += fmt::format("{}y{}[ph][i] = {};\n", kColumns, id, masked(fmt::format("f_exp({} - m)", x), "0.f"));
   text += quad("q", "0.f", fmt::format("y{}[ph][i]", id), "add2");
   return fmt::format(
       "float y{0}[PH][G::kN / 4];\n{1}{{ {2}const float z = 1.f / q;\n{3}y{0}[ph][i] *= z; }}\n", id, kEach,
       text, kColumns);
+}
+
+bool EpilogueWriter::replaces_sums(Id id) const {
+  const auto at = std::ranges::find(f_.nodes, id);
+  return std::all_of(f_.nodes.begin(), at, [&](Id before) {
+    if (f_.scalar[before]) return true;
+    return std::ranges::find(f_.stores, before) == f_.stores.end() &&
+           std::all_of(at + 1, f_.nodes.end(), [&](Id later) {
+             return std::ranges::find(l_.graph[later].in, before) == l_.graph[later].in.end();
+           });
+  });
 }
 
 std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {

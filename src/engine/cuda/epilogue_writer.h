@@ -75,7 +75,9 @@ class EpilogueWriter {
                    const char* join) const;
   // Norms, softmax and reductions over channels of `x`.
   std::string norm_value(Id id, const std::string& x);
-  std::string softmax_value(Id id, const std::string& x) const;
+  std::string softmax_value(Id id, const std::string& x);
+  // Sweeps: nobody behind `id` reads what stands before it.
+  bool replaces_sums(Id id) const;
   std::string channel_value(Id id, const std::string& x) const;
 
   // --- Pools (epilogue_store.cpp)

@@ -278,14 +278,24 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                     "  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n",
                     g);
   }
-  const std::string rows =
-      "  Row rows[G::kPieces][2];\n#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
-      "    for (int r = 0; r < 2; ++r)\n"
-      "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
-      "lane / 4 + 8 * r);\n";
-  // Where registers are few they are computed when they are needed.
+  auto rows = [](const char* tile) {
+    return fmt::format(
+        "  Row rows[G::kPieces][2];\n#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
+        "    for (int r = 0; r < 2; ++r)\n"
+        "      rows[p][r] = row_of<G>({}, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
+        "lane / 4 + 8 * r);\n",
+        tile);
+  };
+  // Where registers are few they are computed when they are needed, and where many are stored from the loop,
+  // from a tile that the compiler does not know: it would compute all addresses ahead.
+  const bool afresh =
+      !fma && !held && e.window.empty() && tiles.pieces > 1 && tiles.warpgroups * tiles.resident >= 4;
   const bool late = !fma && (held || tiles.variants < tiles.residues);
-  if (!late) s += rows;
+  const std::string late_rows = afresh
+                                    ? "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n" + rows("here")
+                                : late ? rows("tile")
+                                       : "";
+  if (late_rows.empty()) s += rows("tile");
   s += e.state + e.pool;
   if (held) s += "  pipe.enter(turn);\n";
   s += fmt::format(
@@ -306,7 +316,7 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                    fusion.store_phases, g)
              : fmt::format("      products(sum[ph], pipe, group * {0} + ph);\n    }}\n", fusion.store_phases);
   }
-  if (late) s += rows;
+  s += late_rows;
   s += fmt::format(
       "    {}\n{}#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
       "      for (int r = 0; r < 2; ++r) {{\n        const int v = s / G::kPieces, p = s % G::kPieces;\n"
@@ -315,7 +325,7 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "G::kOnceW;\n{}      }}\n  }}\n",
       phases, e.sums, e.point);
   if (!e.window.empty()) {
-    if (late) s += rows;
+    s += late_rows;
     s += fmt::format(
         "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
         "    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",

@@ -33,6 +33,7 @@ std::string streamed_products(const std::string& g, const ConvTiles& t) {
       text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {}, {});\n", g,
                           t.group_begin[group + 1] - t.group_begin[group], group, fmt::join(offsets, ", "),
                           group == t.class_begin[c], group + 1 == t.class_begin[c + 1]);
+      if (t.settles) text += "      hold(sum);\n";
     }
     text += "      break;\n";
   }

@@ -287,8 +287,8 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
         "lane / 4 + 8 * r);\n",
         tile);
   };
-  // Where registers are few they are computed when they are needed, and where many are stored from the loop,
-  // from a tile that the compiler does not know: it would compute all addresses ahead.
+  // Where registers are few they are computed when they are needed; many that are stored from the loop, from
+  // a tile that the compiler does not know: it would compute all addresses ahead.
   const bool afresh =
       !fma && !held && e.window.empty() && tiles.pieces > 1 && tiles.warpgroups * tiles.resident >= 4;
   const bool late = !fma && (held || tiles.variants < tiles.residues);

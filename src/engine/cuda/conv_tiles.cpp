@@ -358,7 +358,8 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
           // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
           // addresses.
           const int operands = wish.wgmma ? 0 : 36;
-          const bool few = !serial && sums + operands <= (taps <= 32 && (!exact || wish.pooled) ? 96 : 80);
+          const bool few =
+              !serial && sums + operands <= (taps <= 32 && (!exact || wish.pooled || !wish.wgmma) ? 96 : 80);
           if (!few && (warpgroups > 2 || sums > (serial ? 192 : 160))) continue;
           if (serial && warpgroups < 2) continue;
           ConvTiles candidate = t;

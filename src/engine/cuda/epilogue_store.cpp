@@ -133,7 +133,7 @@ std::string EpilogueWriter::store(Id id) {
   }
   const std::string each = fmt::format("store<{}>({}, {} + ph, {});", type, to, at, element(id)),
                     real = fmt::format("if (ph == 0 || ow0 + ph < {}) ", width);
-  if (t_.swept)  // column by column, as its functions are
+  if (lazy())  // column by column
     return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kColumns, check, kEach, real, each);
   return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kEach, real, kColumns, check, each);
 }

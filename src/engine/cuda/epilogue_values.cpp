@@ -27,7 +27,7 @@ std::string EpilogueWriter::value(Id id) {
     return fmt::format("float y{0}[PH];\n{1}{{ const int i = 0; (void)i; {2}y{0}[ph] = {3}; }}\n", id, kEach,
                        at_needed(expression), expression);
   }
-  if (t_.swept) return function(id, expression);
+  if (lazy()) return function(id, expression);
   return fmt::format("float y{0}[PH][G::kN / 4];\n{1}{2}{{ {3}y{0}[ph][i] = {4}; }}\n", id, kEach, kColumns,
                      at_needed(expression), expression);
 }

@@ -48,8 +48,9 @@ class EpilogueWriter {
   std::string constant(const std::string& expression);
   // What fills them, before the loop.
   std::string column_constants() const;
-  // Sweeps have registers for four outputs of one column at a time: there a value is not an array but a
-  // function, which the column's store calls.
+  // Sweeps, and tiles of many columns, have registers for the outputs of one column at a time: there a value
+  // is not an array but a function, which the column's store calls.
+  bool lazy() const { return t_.swept || (t_.n > 64 && f_.pool == kNone); }
   std::string function(Id id, const std::string& expression);
   static std::string at_needed(const std::string& expression);
   // A value in registers at (ph, i).

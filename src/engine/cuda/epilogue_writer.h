@@ -74,11 +74,13 @@ class EpilogueWriter {
   // join(a, b) over the row's columns, then over its four lanes.
   std::string quad(const char* name, const std::string& start, const std::string& term,
                    const char* join) const;
+  // Sweeps: puts `x`, of which `id` is made, in the place of the sums, if nobody behind `id` reads what
+  // stands before it. Otherwise each pass over the channels computes it again.
+  std::string replace_sums(Id id, std::string& x) const;
   // Norms, softmax and reductions over channels of `x`.
+  bool norms_sums(const Node& node) const;  // scale-only, right behind the convolution
   std::string norm_value(Id id, const std::string& x);
   std::string softmax_value(Id id, const std::string& x);
-  // Sweeps: nobody behind `id` reads what stands before it.
-  bool replaces_sums(Id id) const;
   std::string channel_value(Id id, const std::string& x) const;
 
   // --- Pools (epilogue_store.cpp)

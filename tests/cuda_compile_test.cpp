@@ -21,7 +21,7 @@ namespace {
 struct Case {
   std::string name, text;
   Shapes shapes;
-  bool document = false;
+  bool document = false, chain = false;
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.text; }
@@ -74,7 +74,8 @@ std::vector<Case> cases() {
     const size_t number = entry.slug.find_first_of("0123456789");
     if (!document && slow.contains(entry.slug.substr(number, entry.slug.find('-', number) - number)))
       continue;
-    all.push_back({entry.slug, Pipeline::named(entry.slug, entry.settings).text(), entry.shapes, document});
+    all.push_back(
+        {entry.slug, Pipeline::named(entry.slug, entry.settings).text(), entry.shapes, document, !document});
   }
   return all;
 }
@@ -123,7 +124,11 @@ TEST_P(CudaCompile, HoldsItsInstructions) {
         EXPECT_TRUE(facts.stack == 0 && facts.local == 0)
             << "registers are spilled: " << facts.stack << " bytes a thread in memory, " << facts.local
             << " loads and stores";
-        const bool products = launch.kernel.starts_with("conv_") && !launch.kernel.starts_with("conv_fma");
+        // Some chains' tiles do not fit Ampere's shared memory: there the convolution goes the general way.
+        const bool general = launch.kernel.starts_with("conv_transpose");
+        EXPECT_FALSE(general && (chip.wgmma || !c.chain));
+        const bool products =
+            launch.kernel.starts_with("conv_") && !launch.kernel.starts_with("conv_fma") && !general;
         if (products) {
           EXPECT_GT(chip.wgmma ? facts.wgmma : facts.mma, 0) << "matrix instructions";
         }

@@ -225,6 +225,22 @@ inline const Case kSweeps[] = {
      "conv_transpose kernel 64 k3 s2 p1 op1 | clamp -1 1 | softmax space",
      {{"input", {40, 16, 2, 4, 16}}}},
     {"sweep_alone", "conv_transpose kernel 16 k1x2x2 s2 | mul scale", {{"input", {2, 16, 5, 8, 32}}}},
+    // Values of all channels, in the place of the sums or computed again.
+    {"sweep_exp",
+     "conv_transpose kernel bias 20 k3 s2 p1 | softmax channel | sigmoid",
+     {{"input", {2, 16, 3, 4, 17}}}},
+    {"sweep_again",
+     "conv_transpose kernel 24 k3 s2 p1 op1 | tanh as y | softmax channel | mul @y",
+     {{"input", {2, 16, 3, 4, 16}}}},
+    {"sweep_norm",
+     "conv_transpose kernel 24 k4 s2 p1 | gelu | layer_norm channel w b | tanh",
+     {{"input", {2, 16, 3, 4, 16}}}},
+    {"sweep_norm_again",
+     "conv_transpose kernel 20 k4 s2 p1 | gelu as y | layer_norm channel w b | add @y",
+     {{"input", {2, 16, 3, 4, 16}}}},
+    {"sweep_logsumexp",
+     "conv_transpose kernel 20 k4 s2 p1 | add bias | tanh as y | logsumexp channel | add @y",
+     {{"input", {2, 16, 3, 4, 17}}}},
 };
 
 // Two sweeps over one copy, the first for its sums.

@@ -20,8 +20,10 @@ std::string streamed_products(const std::string& g, const ConvTiles& t) {
       g);
   for (size_t c = 0; c + 1 < t.class_begin.size(); ++c) {
     text += fmt::format("    case {}:\n", c);
-    if (t.class_begin[c] == t.class_begin[c + 1]) {  // no tap reaches these outputs
-      text += fmt::format("      for (auto& s : sum) for (float& x : s) x = 0.f;\n");
+    if (t.class_begin[c] == t.class_begin[c + 1]) {
+      // No tap reaches these outputs. Zeros that the compiler does not know: it would move them between other
+      // classes' products, and have those wait for one another.
+      text += "      for (auto& s : sum) for (float& x : s) { x = 0.f; asm volatile(\"\" : \"+f\"(x)); }\n";
     }
     for (int group = t.class_begin[c]; group < t.class_begin[c + 1]; ++group) {
       std::vector<int64_t> offsets;
@@ -31,6 +33,7 @@ std::string streamed_products(const std::string& g, const ConvTiles& t) {
       text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {}, {});\n", g,
                           t.group_begin[group + 1] - t.group_begin[group], group, fmt::join(offsets, ", "),
                           group == t.class_begin[c], group + 1 == t.class_begin[c + 1]);
+      if (t.settles) text += "      hold(sum);\n";
     }
     text += "      break;\n";
   }
@@ -276,14 +279,24 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                     "  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n",
                     g);
   }
-  const std::string rows =
-      "  Row rows[G::kPieces][2];\n#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
-      "    for (int r = 0; r < 2; ++r)\n"
-      "      rows[p][r] = row_of<G>(tile, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
-      "lane / 4 + 8 * r);\n";
-  // Where registers are few they are computed when they are needed.
+  auto rows = [](const char* tile) {
+    return fmt::format(
+        "  Row rows[G::kPieces][2];\n#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
+        "    for (int r = 0; r < 2; ++r)\n"
+        "      rows[p][r] = row_of<G>({}, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
+        "lane / 4 + 8 * r);\n",
+        tile);
+  };
+  // Where registers are few they are computed when they are needed; many that are stored from the loop, from
+  // a tile that the compiler does not know: it would compute all addresses ahead.
+  const bool afresh =
+      !fma && !held && e.window.empty() && tiles.pieces > 1 && tiles.warpgroups * tiles.resident >= 4;
   const bool late = !fma && (held || tiles.variants < tiles.residues);
-  if (!late) s += rows;
+  const std::string late_rows = afresh
+                                    ? "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n" + rows("here")
+                                : late ? rows("tile")
+                                       : "";
+  if (late_rows.empty()) s += rows("tile");
   s += e.state + e.pool;
   if (held) s += "  pipe.enter(turn);\n";
   s += fmt::format(
@@ -304,7 +317,7 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                    fusion.store_phases, g)
              : fmt::format("      products(sum[ph], pipe, group * {0} + ph);\n    }}\n", fusion.store_phases);
   }
-  if (late) s += rows;
+  s += late_rows;
   s += fmt::format(
       "    {}\n{}#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
       "      for (int r = 0; r < 2; ++r) {{\n        const int v = s / G::kPieces, p = s % G::kPieces;\n"
@@ -313,7 +326,7 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "G::kOnceW;\n{}      }}\n  }}\n",
       phases, e.sums, e.point);
   if (!e.window.empty()) {
-    if (late) s += rows;
+    s += late_rows;
     if (tiles.joins()) s += "  __syncthreads();\n";  // everyone has left the tile, whose memory they take
     s += fmt::format(
         "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"

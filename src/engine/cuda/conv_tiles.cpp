@@ -82,6 +82,14 @@ void list_steps(ConvTiles& t) {
   }
 }
 
+// Of one class.
+int most_groups(const ConvTiles& t) {
+  int most = 0;
+  for (size_t c = 0; c + 1 < t.class_begin.size(); ++c)
+    most = std::max(most, t.class_begin[c + 1] - t.class_begin[c]);
+  return most;
+}
+
 // Which runs of rows each owner's taps read: one per channel block, residue and depth shift. `last` is the
 // tile's highest row, counted from its lowest.
 void place_chunks(ConvTiles& t, int last) {
@@ -397,11 +405,14 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
           // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
           // addresses.
           const int operands = wish.wgmma ? 0 : 36;
-          const bool few = !serial && sums + operands <= (taps <= 32 ? 96 : 80);
+          const bool few =
+              !serial && sums + operands <= (taps <= 32 && (!exact || wish.pooled || !wish.wgmma) ? 96 : 80);
           if (!few && (warpgroups > 2 || sums > (serial ? 192 : 160))) continue;
           if (serial && warpgroups < 2) continue;
           ConvTiles candidate = t;
           candidate.boxes = boxes;
+          candidate.settles =
+              wish.wgmma && exact && (few || !wish.pooled) && (!wish.whole_columns || most_groups(t) > 2);
           if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
           // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
           const int room = wish.shared_limit + 1024;  // each block costs 1 KB more than it asks for

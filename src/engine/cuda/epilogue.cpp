@@ -47,7 +47,7 @@ const char* EpilogueWriter::sum() const {
 }
 
 std::string EpilogueWriter::load_sums() {
-  if (t_.swept) return function(f_.conv, fmt::format("{} * down", sum()));
+  if (lazy()) return function(f_.conv, fmt::format("{} * down", sum()));
   return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns,
                      f_.conv, sum());
 }

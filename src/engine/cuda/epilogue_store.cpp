@@ -163,9 +163,11 @@ std::string EpilogueWriter::store(Id id) {
         "if (ok) {{ {}{}{}{{ float row[PH]; {}row[ph] = {}; store_row<{}>({}, {}, row); }} }}\n", base,
         kColumns, check, kEach, element(id), type, to, at);
   }
-  return fmt::format(
-      "if (ok) {{ {}{}if (ph == 0 || ow0 + ph < {}) {{\n{}{}store<{}>({}, {} + ph, {}); }} }}\n", base, kEach,
-      width, kColumns, check, type, to, at, element(id));
+  const std::string each = fmt::format("store<{}>({}, {} + ph, {});", type, to, at, element(id)),
+                    real = fmt::format("if (ph == 0 || ow0 + ph < {}) ", width);
+  if (lazy())  // column by column
+    return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kColumns, check, kEach, real, each);
+  return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kEach, real, kColumns, check, each);
 }
 
 std::string EpilogueWriter::staged_store(Id id) const {

@@ -9,19 +9,27 @@
 
 // Values in registers: pointwise ones, and those made of all channels of a row.
 namespace upweave::cuda {
+namespace {
+
+// Sweeps: what was computed from the sums is computed again, for there is no room to keep it beside them.
+constexpr const char* kAfresh = "hold(sum[0]); hold(sum[1]);\n";
+
+}  // namespace
 
 std::string EpilogueWriter::value(Id id) {
   const Node& node = l_.graph[id];
-  const std::string x = read(node.in[0], node.shape);
-  if (is(node, "rms_norm") || is(node, "layer_norm")) return norm_value(id, x);
-  if (is(node, "softmax")) return softmax_value(id, x);
-  if (!is_pointwise(node)) return channel_value(id, x);
+  std::string x = read(node.in[0], node.shape);
+  if (!is_pointwise(node)) {
+    const std::string first = t_.swept && !norms_sums(node) ? replace_sums(id, x) : "";
+    if (is(node, "rms_norm") || is(node, "layer_norm")) return first + norm_value(id, x);
+    return first + (is(node, "softmax") ? softmax_value(id, x) : channel_value(id, x));
+  }
   const std::string expression = pointwise_value(node, x);
   if (f_.scalar[id]) {
     return fmt::format("float y{0}[PH];\n{1}{{ const int i = 0; (void)i; {2}y{0}[ph] = {3}; }}\n", id, kEach,
                        at_needed(expression), expression);
   }
-  if (t_.swept) return function(id, expression);
+  if (lazy()) return function(id, expression);
   return fmt::format("float y{0}[PH][G::kN / 4];\n{1}{2}{{ {3}y{0}[ph][i] = {4}; }}\n", id, kEach, kColumns,
                      at_needed(expression), expression);
 }
@@ -134,13 +142,31 @@ std::string EpilogueWriter::quad(const char* name, const std::string& start, con
       name, start, kColumns, term, join);
 }
 
+std::string EpilogueWriter::replace_sums(Id id, std::string& x) const {
+  const auto at = std::ranges::find(f_.nodes, id);
+  const bool last = std::all_of(f_.nodes.begin(), at, [&](Id before) {
+    if (f_.scalar[before]) return true;
+    return std::ranges::find(f_.stores, before) == f_.stores.end() &&
+           std::all_of(at + 1, f_.nodes.end(), [&](Id later) {
+             return std::ranges::find(l_.graph[later].in, before) == l_.graph[later].in.end();
+           });
+  });
+  if (!last) return "";
+  const std::string text = fmt::format("{}{{\n{}{} = {}; }}\n", kColumns, kEach, sum(), x);
+  x = sum();
+  return text + kAfresh;
+}
+
+bool EpilogueWriter::norms_sums(const Node& node) const {
+  return is(node, "rms_norm") && node.in[0] == f_.conv;
+}
+
 std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
   const Node& node = l_.graph[id];
-  const bool mean = is(node, "layer_norm");
+  const bool mean = is(node, "layer_norm"), raw = norms_sums(node);
   const std::string inverse = number(1.0 / t_.c_out), eps = number(norm_eps(node));
   // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is
   // saved.
-  const bool raw = !mean && node.in[0] == f_.conv;
   if (raw) {
     norm_state_ = fmt::format(
         "const bool norm_small = down <= 1.f;\n"
@@ -150,9 +176,9 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
   }
   // m, the mean, and z, by which the difference from it is multiplied.
   const std::string difference = mean ? fmt::format("({} - m)", x) : raw ? sum() : x;
-  std::string text;
-  if (mean) text += quad("m", "0.f", masked(x, "0.f"), "add2") + fmt::format("m *= {};\n", inverse);
-  text += fmt::format(
+  std::string first, text;
+  if (mean) first = quad("m", "0.f", masked(x, "0.f"), "add2") + fmt::format("m *= {};\n", inverse);
+  text = fmt::format(
       "float q = 0.f;\n{}{{ const float e = {}; q = fmaf(e, e, q); }}\n"
       "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nconst float z = {};\n",
       kColumns, masked(difference, "0.f"),
@@ -165,24 +191,39 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
   if (node.in[1] != kNone) result = fmt::format("{} * {}", result, read(node.in[1], node.shape));
   if (node.in[2] != kNone) result = fmt::format("{} + {}", result, read(node.in[2], node.shape));
   if (t_.swept) {
-    return fmt::format("float z{0}[PH];\n{1}{2}{{ {3}z{0}[ph] = z;{4} }}\n", id,
-                       mean ? fmt::format("float m{}[PH];\n", id) : "", kEach, text,
-                       mean ? fmt::format(" m{}[ph] = m;", id) : "") +
-           function(id, result);
+    if (mean) {
+      first = fmt::format("float m{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{3}", id, kEach, first, kAfresh);
+      text = fmt::format("const float m = m{}[ph];\n{}", id, text);
+    }
+    return first + fmt::format("float z{0}[PH];\n{1}{{ {2}z{0}[ph] = z; }}\n", id, kEach, text) +
+           (raw ? "" : kAfresh) + function(id, result);
   }
   return fmt::format(
       "float y{0}[PH][G::kN / 4];\n"
-      "{1}{{ {2}{3}{{ const At at = at_of(ph, i); (void)at; y{0}[ph][i] = {4}; }} }}\n",
-      id, kEach, text, kColumns, result);
+      "{1}{{ {2}{3}{4}{{ const At at = at_of(ph, i); (void)at; y{0}[ph][i] = {5}; }} }}\n",
+      id, kEach, first, text, kColumns, result);
 }
 
-std::string EpilogueWriter::softmax_value(Id id, const std::string& x) const {
-  std::string text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
-  text += fmt::format("{}y{}[ph][i] = {};\n", kColumns, id, masked(fmt::format("f_exp({} - m)", x), "0.f"));
-  text += quad("q", "0.f", fmt::format("y{}[ph][i]", id), "add2");
+std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
+  const std::string largest = quad("m", "-kInf", masked(x, "-kInf"), "max_nan"),
+                    e = masked(fmt::format("f_exp({} - m)", x), "0.f");
+  if (t_.swept) {
+    // Where x took the place of the sums, so does its exponential.
+    const bool place = x == sum();
+    return fmt::format(
+               "float m{0}[PH], z{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{3}"
+               "{1}{{ const float m = m{0}[ph]; float q = 0.f;\n{4}{{ const float e = {5}; {6}q += e; }}\n"
+               "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nz{0}[ph] = 1.f / q; "
+               "}}\n{3}",
+               id, kEach, largest, kAfresh, kColumns, e, place ? fmt::format("{} = e; ", sum()) : "") +
+           function(id, place ? fmt::format("{} * z{}[ph]", sum(), id)
+                              : fmt::format("f_exp({0} - m{1}[ph]) * z{1}[ph]", x, id));
+  }
+  const std::string sum_of = quad("q", "0.f", fmt::format("y{}[ph][i]", id), "add2");
   return fmt::format(
-      "float y{0}[PH][G::kN / 4];\n{1}{{ {2}const float z = 1.f / q;\n{3}y{0}[ph][i] *= z; }}\n", id, kEach,
-      text, kColumns);
+      "float y{0}[PH][G::kN / 4];\n{1}{{ {2}{3}y{0}[ph][i] = {4};\n{5}const float z = 1.f / q;\n"
+      "{3}y{0}[ph][i] *= z; }}\n",
+      id, kEach, largest, kColumns, e, sum_of);
 }
 
 std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {
@@ -194,10 +235,13 @@ std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {
   if (is(node, "min")) text = quad("m", "kInf", masked(x, "kInf"), "min_nan");
   if (is(node, "logsumexp")) {
     text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan") + "if (isinf(m)) m = 0.f;\n";
+    if (t_.swept)
+      text += fmt::format("y{0}[ph] = m; }}\n{1}{2}{{ const float m = y{0}[ph];\n", id, kAfresh, kEach);
     text += quad("q", "0.f", masked(fmt::format("f_exp({} - m)", x), "0.f"), "add2");
     result = "m + logf(q)";
   }
-  return fmt::format("float y{0}[PH];\n{1}{{ {2}y{0}[ph] = {3}; }}\n", id, kEach, text, result);
+  return fmt::format("float y{0}[PH];\n{1}{{ {2}y{0}[ph] = {3}; }}\n", id, kEach, text, result) +
+         (t_.swept ? kAfresh : "");
 }
 
 }  // namespace upweave::cuda

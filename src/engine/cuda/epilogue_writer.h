@@ -48,8 +48,9 @@ class EpilogueWriter {
   std::string constant(const std::string& expression);
   // What fills them, before the loop.
   std::string column_constants() const;
-  // Sweeps have registers for four outputs of one column at a time: there a value is not an array but a
-  // function, which the column's store calls.
+  // Sweeps, and tiles of many columns, have registers for the outputs of one column at a time: there a value
+  // is not an array but a function, which the column's store calls.
+  bool lazy() const { return t_.swept || (t_.n > 64 && f_.pool == kNone); }
   std::string function(Id id, const std::string& expression);
   static std::string at_needed(const std::string& expression);
   // A value in registers at (ph, i).
@@ -73,9 +74,13 @@ class EpilogueWriter {
   // join(a, b) over the row's columns, then over its four lanes.
   std::string quad(const char* name, const std::string& start, const std::string& term,
                    const char* join) const;
+  // Sweeps: puts `x`, of which `id` is made, in the place of the sums, if nobody behind `id` reads what
+  // stands before it. Otherwise each pass over the channels computes it again.
+  std::string replace_sums(Id id, std::string& x) const;
   // Norms, softmax and reductions over channels of `x`.
+  bool norms_sums(const Node& node) const;  // scale-only, right behind the convolution
   std::string norm_value(Id id, const std::string& x);
-  std::string softmax_value(Id id, const std::string& x) const;
+  std::string softmax_value(Id id, const std::string& x);
   std::string channel_value(Id id, const std::string& x) const;
 
   // --- Pools (epilogue_store.cpp)

@@ -81,6 +81,42 @@ TEST(CudaLower, MomentsSeeWhatThePoolDrops) {
             std::string::npos);  // 11 outputs: five windows, and one row more
 }
 
+// Both sweeps of a relay meet every sample once, the second after the first.
+TEST(CudaLower, ARelayGoesThroughTheSamplesTwice) {
+  for (const int64_t batch : {32, 33, 47}) {
+    const Lowered lowered = lower_text("conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space",
+                                       {{"input", {batch, 32, 16, 32, 32}}});
+    int64_t done[2] = {}, legs = 0;
+    for (const Launch& launch : lowered.run) {
+      if (launch.numbers.empty()) continue;
+      ++legs;
+      ASSERT_EQ(launch.numbers.size(), 12u);  // first job, jobs, blocks by owner: of both
+      const int64_t before = done[0];
+      int64_t blocks = 0;
+      for (size_t role = 0; role < 2; ++role) {
+        const int first = launch.numbers[role], jobs = launch.numbers[2 + role];
+        int64_t own = 0;
+        for (size_t o = 0; o < 4; ++o) {
+          const int these = launch.numbers[4 + 4 * role + o];
+          EXPECT_LE(these, jobs);
+          own += these;
+        }
+        EXPECT_EQ(own > 0, jobs > 0);
+        blocks += own;
+        if (jobs == 0) continue;
+        EXPECT_EQ(first, done[role]);
+        done[role] += jobs;
+      }
+      EXPECT_LE(done[1], before);  // both have tiles of one size here
+      EXPECT_EQ(blocks, launch.grid[0]);
+      EXPECT_EQ(blocks, Chip{}.multiprocessors);
+    }
+    EXPECT_EQ(legs, 3);
+    EXPECT_EQ(done[0], done[1]);
+    EXPECT_EQ(done[0] % batch, 0);
+  }
+}
+
 TEST(CudaLower, GroupsTakeTheGeneralRoad) {
   const Lowered lowered = lower_text("conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}});
   EXPECT_NE(joined(lowered.notes).find("groups"), std::string::npos);

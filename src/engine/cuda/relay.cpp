@@ -5,8 +5,8 @@
 // A relay: sweeps for reductions over each sample's space, and the sweep that reads them, in one kernel that
 // is launched once for each half of the samples and once more. In each launch some blocks reduce the next
 // samples while the others compute the outputs of those before: the first are bound by products, the others
-// by stores, and side by side each uses what the other leaves idle. Where hi and lo are multiplied the ends of
-// the launches took what was gained.
+// by stores, and side by side each uses what the other leaves idle. Where hi and lo are multiplied the ends
+// of the launches took what was gained.
 namespace upweave::cuda {
 namespace {
 

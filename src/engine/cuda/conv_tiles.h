@@ -97,8 +97,7 @@ struct ConvTiles {
   std::vector<int> class_begin;            // groups of class c: [class_begin[c], class_begin[c + 1])
   std::vector<int> group_begin;            // steps of group g
   int stages = 3, group_max = 1;
-  bool settles =
-      false;  // strict sums are complete before anything else begins: parts take no further registers
+  bool settles = false;  // strict sums are complete before anything else begins
   bool scratch = false;  // shared memory for reductions over space, beside the tiles
   // Sweeps through the depth (sweep_tiles.cpp): weights stay, planes of the input go through a ring.
   bool swept = false;

@@ -118,11 +118,26 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
   }
 }
 
+// Random extents, and an axis of a convolution with them.
+struct Pick {
+  std::mt19937 rng;
+  int operator()(int lo, int hi) { return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1)); }
+};
+struct Extents {
+  int in, kernel, stride, dilation, padding, more = 0;  // more outputs, or fewer
+};
+void add_axis(ConvGeometry& g, const Extents& x) {
+  g.in.push_back(x.in);
+  g.kernel.push_back(x.kernel);
+  g.stride.push_back(x.stride);
+  g.dilation.push_back(x.dilation);
+  g.padding.push_back(x.padding);
+  g.out.push_back(
+      std::max(1, (x.in - 1) * x.stride - 2 * x.padding + x.dilation * (x.kernel - 1) + 1 + x.more));
+}
+
 TEST(CudaTiles, EveryProductMeetsItsInput) {
-  std::mt19937 rng(3);
-  auto pick = [&](int lo, int hi) {
-    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
-  };
+  Pick pick{std::mt19937(3)};
   int tiled = 0;
   for (int round = 0; round < 150; ++round) {
     ConvGeometry g;
@@ -141,14 +156,7 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
     wish.pooled = pooled;
     for (size_t a = 0; a < g.spatial; ++a) {
       const int limit = g.spatial == 3 ? 9 : g.spatial == 2 ? 20 : 200;
-      g.in.push_back(pick(1, limit));
-      g.kernel.push_back(pick(1, 5));
-      g.stride.push_back(pick(1, 3));
-      g.dilation.push_back(pick(1, 2));
-      g.padding.push_back(pick(0, 2));
-      const int64_t out =
-          (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.dilation[a] * (g.kernel[a] - 1) + 1;
-      g.out.push_back(std::max<int64_t>(1, out));
+      add_axis(g, {pick(1, limit), pick(1, 5), pick(1, 3), pick(1, 2), pick(0, 2)});
       wish.pool[3 - g.spatial + a] = pooled ? static_cast<int>(g.stride[a]) * pick(1, 2) : 1;
       if (pooled && g.out[a] < wish.pool[3 - g.spatial + a]) wish.pool[3 - g.spatial + a] = 1;
     }
@@ -165,10 +173,7 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
 // Tiles of whole lines have every window of rows that a second pool makes one of, at the places where
 // join_windows looks for it.
 TEST(CudaTiles, WholeLinesHoldWholeWindows) {
-  std::mt19937 rng(11);
-  auto pick = [&](int lo, int hi) {
-    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
-  };
+  Pick pick{std::mt19937(11)};
   int tiled = 0;
   for (int round = 0; round < 250; ++round) {
     ConvGeometry g;
@@ -181,13 +186,7 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
     wish.whole_columns = false;
     wish.pooled = true;
     for (size_t a = 0; a < g.spatial; ++a) {
-      g.in.push_back(pick(6, g.spatial == 3 ? 13 : 40));
-      g.kernel.push_back(pick(1, 5));
-      g.stride.push_back(pick(1, 3));
-      g.dilation.push_back(1);
-      g.padding.push_back(pick(0, 2));
-      g.out.push_back(
-          std::max<int64_t>(1, (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.kernel[a] - pick(0, 7)));
+      add_axis(g, {pick(6, g.spatial == 3 ? 13 : 40), pick(1, 5), pick(1, 3), 1, pick(0, 2), -pick(0, 7)});
       wish.pool[3 - g.spatial + a] = static_cast<int>(g.stride[a]);
       wish.rest[3 - g.spatial + a] = pick(1, 3);
     }
@@ -291,10 +290,7 @@ void check_by_line(const ConvGeometry& geometry, const TileWish& wish, int& tile
 }
 
 TEST(CudaTiles, LinesMeetTheirInputs) {
-  std::mt19937 rng(5);
-  auto pick = [&](int lo, int hi) {
-    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
-  };
+  Pick pick{std::mt19937(5)};
   int tiled = 0;
   for (int round = 0; round < 200; ++round) {
     ConvGeometry g;
@@ -309,13 +305,7 @@ TEST(CudaTiles, LinesMeetTheirInputs) {
     wish.all_outputs = pick(0, 1);
     wish.reduces = pick(0, 1);
     for (size_t a = 0; a < 2; ++a) {
-      g.in.push_back(pick(1, 12));
-      g.kernel.push_back(pick(1, 5));
-      g.stride.push_back(a == 0 ? pick(1, 2) : 1);
-      g.dilation.push_back(pick(1, 2));
-      g.padding.push_back(pick(0, 2));
-      g.out.push_back(std::max<int64_t>(
-          1, (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.dilation[a] * (g.kernel[a] - 1) + 1));
+      add_axis(g, {pick(1, 12), pick(1, 5), a == 0 ? pick(1, 2) : 1, pick(1, 2), pick(0, 2)});
       wish.pool[1 + a] = static_cast<int>(g.stride[a]) * pick(1, 2);
       if (g.out[a] < wish.pool[1 + a]) wish.pool[1 + a] = 1;
     }
@@ -392,10 +382,7 @@ void check_sweep(const ConvTiles& t) {
 }
 
 TEST(CudaTiles, SweepsMeetTheirInputs) {
-  std::mt19937 rng(7);
-  auto pick = [&](int lo, int hi) {
-    return lo + static_cast<int>(rng() % static_cast<unsigned>(hi - lo + 1));
-  };
+  Pick pick{std::mt19937(7)};
   int swept = 0;
   for (int round = 0; round < 150; ++round) {
     ConvGeometry g;
@@ -412,13 +399,8 @@ TEST(CudaTiles, SweepsMeetTheirInputs) {
     wish.multiprocessors = pick(1, 20);
     for (size_t a = 0; a < g.spatial; ++a) {
       const bool width = a + 1 == g.spatial;
-      g.in.push_back(width ? pick(12, 40) : pick(1, 9));
-      g.kernel.push_back(pick(1, 4));
-      g.stride.push_back(width ? 2 : pick(1, 2));
-      g.dilation.push_back(1);
-      g.padding.push_back(pick(0, 1));
-      g.out.push_back(
-          std::max<int64_t>(1, (g.in[a] - 1) * g.stride[a] - 2 * g.padding[a] + g.kernel[a] + pick(0, 1)));
+      add_axis(g, {width ? pick(12, 40) : pick(1, 9), pick(1, 4), width ? 2 : pick(1, 2), 1, pick(0, 1),
+                   pick(0, 1)});
     }
     SCOPED_TRACE(round);
     ConvTiles t;

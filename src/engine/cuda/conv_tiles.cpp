@@ -443,13 +443,11 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
     return true;
   }
   if (best_score == 0) return why = "no tile fits the multiprocessor's shared memory and registers", false;
-  ConvTiles held;
-  if (tile_whole_lines(t, wish, 0.95 * best.efficiency(), held)) {
-    best = std::move(held);
-  } else if (wish.wgmma && (tile_sweep(t, wish, 0.9 * best.efficiency(), held) ||
-                            hold_weights(t, wish, 0.9 * best.efficiency(), held))) {
-    best = std::move(held);
-  }
+  ConvTiles other;
+  if (tile_whole_lines(t, wish, 0.95 * best.efficiency(), other) ||
+      (wish.wgmma && (tile_sweep(t, wish, 0.9 * best.efficiency(), other) ||
+                      hold_weights(t, wish, 0.9 * best.efficiency(), other))))
+    best = std::move(other);
   t = std::move(best);
   return true;
 }

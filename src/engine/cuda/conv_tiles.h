@@ -142,6 +142,11 @@ struct ConvTiles {
     return swept ? int64_t{batch} * sample_slots() * warpgroups
                  : int64_t{by_line ? launched : tiles} * parts();
   }
+  std::vector<int> blocks_by_owner() const {
+    std::vector<int> result;
+    for (const Owner& o : owners) result.push_back(o.blocks);
+    return result;
+  }
   int sample_slots() const { return owners.back().first_slot + owners.back().slots; }
   int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }  // of one residue and block
   int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
@@ -184,6 +189,9 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
 void share_phases(ConvTiles& t, int count);
 // Blocks to owners in proportion to their work.
 void share_blocks(ConvTiles& t, const TileWish& wish);
+// Sweeps: room for the parts of every block that can meet a sample, if `samples` of them are shared by so
+// many blocks of each owner; beside what there is already.
+void reserve_slots(ConvTiles& t, const std::vector<int>& blocks, int samples);
 
 // Row r of the copy is (n, a_d, a_h, a_w); -1s where it is a gap.
 struct RowAt {

@@ -2,15 +2,17 @@
 
 #include "base/dtype.h"
 #include "engine/cuda/conv_text.h"
+#include "engine/cuda/relay.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
 namespace upweave::cuda {
-namespace {
 
 bool is_pool(const Node& node) {
   return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
 }
+
+namespace {
 
 Shape pool_window(const Node& node) { return per_axis(node, "window", spatial_rank(node.shape), 1); }
 

@@ -1,7 +1,6 @@
 #pragma once
 // What a convolution's kernel takes along of its pass, and the text of that epilogue.
 #include <array>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +23,8 @@ struct Fusion {
   bool holds(Id id) const { return id != kNone && here[id]; }
 };
 
+bool is_pool(const Node& node);
+
 // Chooses the nodes of `pass` that follow its convolution; `pool` is the pool that may join, or kNone;
 // `over_space` lets reductions over space join, whose tiles must lie in one sample; `pool_last`: nothing
 // joins behind the pool.
@@ -41,26 +42,8 @@ struct EpilogueText {
   std::string kept;    // sweeps: declared once, before all tiles
 };
 EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
-// Two convolutions of the same operands, the second of which reads only what the first reduced: in one
-// kernel, launched several times (relay.cpp).
-struct Leg {  // a launch's samples and blocks, for the first and for the second; see sweep_sm90.cuh
-  std::array<int, 2> sample{}, samples{};
-  std::array<std::vector<int>, 2> blocks;  // by owner
-};
-struct Relay {
-  std::vector<Leg> legs;
-  Fusion fusion;  // of the first
-  ConvTiles tiles;
-  EpilogueText text;
-  Prepared prepared;
-};
-// The relay of two passes, the first of which has these tiles; or null. Gives its parts of reductions a slot
-// for each block that can meet a sample.
-std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion, ConvTiles& tiles);
-// Writes the kernel for l.relay and the second sweep, and replaces their own launches by its.
-void write_relay(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
-                 const Prepared& p, int index);
-// The tiling that takes along as much as fits (fuse.cpp).
+
+// The tiling that takes along as much of the pass as fits, and what that is.
 bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why);
 
 // Kernels that combine the partial results of reductions; after the convolution's own.

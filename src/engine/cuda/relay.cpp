@@ -1,3 +1,5 @@
+#include "engine/cuda/relay.h"
+
 #include <algorithm>
 
 #include "engine/cuda/conv_text.h"
@@ -6,7 +8,7 @@
 // is launched once for each half of the samples and once more. In each launch some blocks reduce the next
 // samples while the others compute the outputs of those before: the first are bound by products, the others
 // by stores, and side by side each uses what the other leaves idle. Where hi and lo are multiplied the ends
-// of the launches took what was gained.
+// of the launches take what is gained.
 namespace upweave::cuda {
 namespace {
 
@@ -24,31 +26,32 @@ std::vector<int> blocks_of(ConvTiles t, int all) {
   wish.multiprocessors = all;
   wish.store_bytes = 0;  // there is room on the way to memory
   share_blocks(t, wish);
-  std::vector<int> blocks;
-  for (const Owner& o : t.owners) blocks.push_back(o.blocks);
-  return blocks;
+  return t.blocks_by_owner();
 }
 
+int jobs_of_sample(const ConvTiles& t) { return t.tiles / t.batch; }
+
 std::vector<Leg> legs_of(const ConvTiles& first, const ConvTiles& second, int multiprocessors) {
-  const double work[] = {sweep_cycles(first, false), sweep_cycles(second, true)};
+  const ConvTiles* tiles[] = {&first, &second};
+  const double cycles[] = {sweep_cycles(first, false), sweep_cycles(second, true)};
   std::vector<Leg> legs(kChunks + 1);
   for (int k = 0; k <= kChunks; ++k) {
     Leg& leg = legs[static_cast<size_t>(k)];
-    double of[2] = {};
+    double work[2] = {};
     for (size_t role = 0; role < 2; ++role) {
-      const int chunk = k - static_cast<int>(role);
+      const int chunk = k - static_cast<int>(role), batch = first.batch;
       if (chunk < 0 || chunk == kChunks) continue;
-      leg.sample[role] = first.batch * chunk / kChunks;
-      leg.samples[role] = first.batch * (chunk + 1) / kChunks - leg.sample[role];
-      of[role] = work[role] * leg.samples[role];
+      const int sample = batch * chunk / kChunks, samples = batch * (chunk + 1) / kChunks - sample;
+      leg.job[role] = sample * jobs_of_sample(*tiles[role]);
+      leg.jobs[role] = samples * jobs_of_sample(*tiles[role]);
+      work[role] = cycles[role] * samples;
     }
-    int blocks[2] = {static_cast<int>(multiprocessors * of[0] / (of[0] + of[1]) + 0.5), 0};
-    if (of[0] > 0 && of[1] > 0)
-      blocks[0] = std::clamp(blocks[0], static_cast<int>(first.owners.size()),
-                             multiprocessors - static_cast<int>(second.owners.size()));
-    blocks[1] = multiprocessors - blocks[0];
-    if (of[0] > 0) leg.blocks[0] = blocks_of(first, blocks[0]);
-    if (of[1] > 0) leg.blocks[1] = blocks_of(second, blocks[1]);
+    int summing = static_cast<int>(multiprocessors * work[0] / (work[0] + work[1]) + 0.5);
+    if (work[0] > 0 && work[1] > 0)
+      summing = std::clamp(summing, static_cast<int>(first.owners.size()),
+                           multiprocessors - static_cast<int>(second.owners.size()));
+    if (work[0] > 0) leg.blocks[0] = blocks_of(first, summing);
+    if (work[1] > 0) leg.blocks[1] = blocks_of(second, multiprocessors - summing);
   }
   return legs;
 }
@@ -61,6 +64,24 @@ bool all_joined(const Lowering& l, const Pass& pass, const Fusion& f) {
   });
 }
 
+// The launch of a leg, which has its share of what both sweeps do.
+Launch launch_leg(Launch launch, const Leg& leg, const Launch (&work)[2],
+                  const ConvTiles* const (&tiles)[2]) {
+  launch.numbers = {leg.job[0], leg.job[1], leg.jobs[0], leg.jobs[1]};
+  launch.grid[0] = 0;
+  for (size_t role = 0; role < 2; ++role) {
+    std::vector<int> blocks = leg.blocks[role];
+    blocks.resize(4, 0);
+    for (const int b : blocks) launch.grid[0] += static_cast<unsigned>(b);
+    launch.numbers.insert(launch.numbers.end(), blocks.begin(), blocks.end());
+    const double share = static_cast<double>(leg.jobs[role]) / tiles[role]->tiles;
+    launch.products += work[role].products * share;
+    launch.operations += work[role].operations * share;
+    launch.bytes += work[role].bytes * share;
+  }
+  return launch;
+}
+
 }  // namespace
 
 std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion, ConvTiles& tiles) {
@@ -70,7 +91,7 @@ std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion,
     return nullptr;
   const Node &conv = l.graph[pass.conv], &again = l.graph[next->conv];
   const bool pools = std::ranges::any_of(next->nodes, [&](Id id) {
-    return l.graph[id].op->name.ends_with("_pool") && l.source.places[id].kind == Location::Kind::kNone;
+    return is_pool(l.graph[id]) && l.source.places[id].kind == Location::Kind::kNone;
   });
   if (conv.in[0] != again.in[0] || conv.in[1] != again.in[1] || pools) return nullptr;
   for (const Id id : fusion.nodes) {
@@ -83,26 +104,16 @@ std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion,
       after.stores != std::vector<Id>{l.graph.output} || !all_joined(l, *next, after) ||
       tiles.owners.size() + second.owners.size() > static_cast<size_t>(l.chip.multiprocessors))
     return nullptr;
-  const ConvTiles* both[] = {&tiles, &second};
   auto relay = std::make_shared<Relay>();
   relay->legs = legs_of(tiles, second, l.chip.multiprocessors);
-  std::vector<int> slots(tiles.owners.size(), 0);
-  for (const Leg& leg : relay->legs) {
+  for (const Leg& leg : relay->legs) {  // with few jobs a block the end of a launch costs more than is gained
     for (size_t role = 0; role < 2; ++role) {
-      const ConvTiles& t = *both[role];
-      for (size_t o = 0; o < leg.blocks[role].size(); ++o) {
-        // With few jobs a block the end of a launch costs more than is gained.
-        if (t.tiles / t.batch * leg.samples[role] < 3 * leg.blocks[role][o]) return nullptr;
-        if (role == 0)
-          slots[o] = std::max(slots[o], (leg.blocks[0][o] + leg.samples[0] - 1) / leg.samples[0] + 1);
-      }
+      if (std::ranges::any_of(leg.blocks[role], [&](int blocks) { return leg.jobs[role] < 3 * blocks; }))
+        return nullptr;
     }
   }
-  int before = 0;
-  for (size_t o = 0; o < slots.size(); ++o) {
-    tiles.owners[o].first_slot = before;
-    tiles.owners[o].slots = std::max(tiles.owners[o].slots, slots[o]);
-    before += tiles.owners[o].slots;
+  for (const Leg& leg : relay->legs) {
+    if (leg.jobs[0] > 0) reserve_slots(tiles, leg.blocks[0], leg.jobs[0] / jobs_of_sample(tiles));
   }
   return relay;
 }
@@ -146,24 +157,7 @@ void write_relay(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, cons
   std::vector<Launch> legs;
   for (const Leg& leg : r.legs) {
     if (!legs.empty()) legs.insert(legs.end(), combine.begin(), combine.end());
-    Launch one = launch;
-    const int jobs[] = {r.tiles.tiles / r.tiles.batch, tiles.tiles / tiles.batch};
-    for (const int part : {0, 1}) {
-      for (size_t k = 0; k < 2; ++k)
-        one.numbers.push_back((part == 0 ? leg.sample[k] : leg.samples[k]) * jobs[k]);
-    }
-    one.grid[0] = 0;
-    for (size_t k = 0; k < 2; ++k) {
-      for (size_t o = 0; o < 4; ++o) {
-        one.numbers.push_back(o < leg.blocks[k].size() ? leg.blocks[k][o] : 0);
-        one.grid[0] += static_cast<unsigned>(one.numbers.back());
-      }
-      const double share = static_cast<double>(leg.samples[k]) / tiles.batch;
-      one.products += work[k].products * share;
-      one.operations += work[k].operations * share;
-      one.bytes += work[k].bytes * share;
-    }
-    legs.push_back(std::move(one));
+    legs.push_back(launch_leg(launch, leg, work, {&r.tiles, &tiles}));
   }
   const auto place = run.erase(after, last + 1);
   run.insert(place, legs.begin(), legs.end());

@@ -136,18 +136,23 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
       if (t.shared_bytes() > wish.shared_limit) continue;
       while (t.buffers < 4 && t.shared_bytes() + t.tile_shared() <= wish.shared_limit) ++t.buffers;
       share_blocks(t, wish);
-      int slots = 0;
-      for (Owner& o : t.owners) {
-        o.first_slot = slots;
-        o.slots = ceil_div(o.blocks, t.batch) + 1;
-        slots += o.slots;
-      }
+      reserve_slots(t, t.blocks_by_owner(), t.batch);
       best = std::move(t);
       found = true;
       break;
     }
   }
   return found;
+}
+
+void reserve_slots(ConvTiles& t, const std::vector<int>& blocks, int samples) {
+  int before = 0;
+  for (size_t o = 0; o < t.owners.size(); ++o) {
+    Owner& owner = t.owners[o];
+    owner.slots = std::max(owner.slots, ceil_div(blocks[o], samples) + 1);
+    owner.first_slot = before;
+    before += owner.slots;
+  }
 }
 
 std::vector<TensorView> sweep_views(const ConvTiles& t, const Prepared& p) {

@@ -96,14 +96,17 @@ std::string EpilogueWriter::exponential(const Node& node, const std::string& x) 
   }
   if (!f_.holds(z) || !std::isfinite(a) || !std::isfinite(b)) a = 1, b = 0, z = node.in[0];
   const std::string base = read(z, node.shape);
-  const std::string hardware =
-      fast() ? fmt::format("exp2_fast(fmaf({}, {}, {}))", base, number(a * std::numbers::log2e),
-                           number(b * std::numbers::log2e))
-             : fmt::format("f_exp({})", x);
+  const std::string power = fmt::format("exp2_fast(fmaf({}, {}, {}))", base, number(a * std::numbers::log2e),
+                                        number(b * std::numbers::log2e));
+  const std::string hardware = fast() ? power : fmt::format("f_exp({})", x);
   // Of a bounded value, counted from the bound with the least exponent: t = z - lo or hi - z.
   const Operation& op = *l_.graph[z].op;
   const std::optional<Range> range = op.range && z != f_.conv ? op.range(l_.graph[z]) : std::nullopt;
   if (!range || !std::isfinite(range->lo) || !std::isfinite(range->hi) || a == 0) return hardware;
+  // What float32 leaves of an exponent up to two is within half an ulp of the result, and the special
+  // function unit is what expf ends with.
+  const double most = std::max(std::fabs(a * range->lo + b), std::fabs(a * range->hi + b));
+  if (!fast() && most * std::numbers::log2e <= 2) return power;
   const double least = a > 0 ? range->lo : range->hi;
   const std::vector<float> c =
       exp_polynomial(std::fabs(a), a * least + b, range->hi - range->lo, fast() ? 0x1p-20 : 0x1p-24);

@@ -15,12 +15,13 @@ namespace {
 struct G {
   static inline bool kBoxes, kByLine, kSwept;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchH, kPitchW, kPlane,
-      kLines, kWidth, kBatch, kPlanes, kLinesBefore, kTiles;
+      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
     kByLine = t.by_line;
     kSwept = t.swept;
-    kPlanes = t.planes;
+    kRun = t.run;
+    kAbreast = t.abreast;
     kTiles = t.tiles;
     kLinesBefore = t.lines_before;
     kM = t.m;
@@ -326,26 +327,24 @@ void check_sweep(const ConvTiles& t) {
     const Owner& owner = t.owners[o];
     ASSERT_GT(owner.blocks, 0);
     for (int block = 0; block < owner.blocks; ++block) {
-      const int first = static_cast<int>(int64_t{block} * t.tiles / owner.blocks),
-                end = static_cast<int>(int64_t{block + 1} * t.tiles / owner.blocks);
-      ASSERT_LT(first, end);
+      const index::Walk<G> walk = index::walk_of<G>(block, owner.blocks, 0, t.tiles, owner.planes);
+      ASSERT_GT(walk.count, 0);
       std::vector<index::PairAt> brought;
-      for (int job = first; job < end;) {
-        const int count = std::min(end - job, d.windows - job % d.windows);
+      for (int k = 0; k < walk.count; k += walk.together(k)) {
+        const int job = walk.job(k);
         index::PairAt p = index::column_at<G>(job / d.windows, job % d.windows + owner.depth, owner.line);
-        for (int i = 0; i < count + t.planes - 1; ++i, p.line += h.pitch) brought.push_back(p);
-        job += count;
+        for (int i = 0; i < walk.together(k) + owner.planes - 1; ++i, p.line += h.pitch) brought.push_back(p);
       }
-      ASSERT_EQ(static_cast<int>(brought.size()), index::job_plane<G>(first, end - 1) + t.planes);
-      // The sample's parts have a slot for every block that meets it.
-      for (int n = first * t.batch / t.tiles; n <= (end - 1) * t.batch / t.tiles; ++n) {
-        const int slot = block - index::block_of_job(n * (t.tiles / t.batch), t.tiles, owner.blocks);
-        ASSERT_GE(slot, 0);
-        ASSERT_LT(slot, owner.slots);
-      }
-      for (int job = first; job < end; ++job) {
-        ASSERT_EQ(index::block_of_job(job, t.tiles, owner.blocks), block);
-        const int tile = index::job_tile<G>(job), lowest = index::job_plane<G>(first, job);
+      ASSERT_EQ(static_cast<int>(brought.size()), walk.plane(walk.count - 1) + owner.planes);
+      for (int k = 0; k < walk.count; ++k) {
+        const int job = walk.job(k), n = job * t.batch / t.tiles;
+        if (!t.abreast) {  // the sample's parts have a slot for every block that meets it
+          ASSERT_EQ(index::block_of_job(job, t.tiles, owner.blocks), block);
+          const int slot = block - index::block_of_job(n * (t.tiles / t.batch), t.tiles, owner.blocks);
+          ASSERT_GE(slot, 0);
+          ASSERT_LT(slot, owner.slots);
+        }
+        const int tile = index::job_tile<G>(job), lowest = walk.plane(k);
         for (int q = 0; q < t.m / 64; ++q) {
           for (int i = 0; i < 64; ++i) {
             const index::Row row = index::row_of<G>(tile, q, i);
@@ -383,8 +382,8 @@ void check_sweep(const ConvTiles& t) {
 
 TEST(CudaTiles, SweepsMeetTheirInputs) {
   Pick pick{std::mt19937(7)};
-  int swept = 0;
-  for (int round = 0; round < 150; ++round) {
+  int swept = 0, abreast = 0, runs = 0;
+  for (int round = 0; round < 500; ++round) {
     ConvGeometry g;
     g.spatial = static_cast<size_t>(pick(1, 3));
     g.batch = pick(1, 3);
@@ -407,11 +406,16 @@ TEST(CudaTiles, SweepsMeetTheirInputs) {
     std::string why;
     if (!tile_conv(g, wish, t, why) || !t.swept) continue;
     ++swept;
+    abreast += t.abreast;
+    runs += t.abreast && t.run > 1;
     ASSERT_LE(t.shared_bytes(), wish.shared_limit);
     check_sweep(t);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(swept, 20);
+  EXPECT_GT(swept, abreast + 5);
+  EXPECT_GT(abreast, runs);
+  EXPECT_GT(runs, 0);
 }
 
 // Batch norm's convolution at the document's size: 158 of 170 lines of taps meet the input, 17 rows of 18

@@ -389,8 +389,10 @@ void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_tile_mbarrier__complete_
   });
 }
 template <class Map>
-void ptx_cp_async_bulk_tensor_4d_global_shared__cta_bulk_group(const Map* map, unsigned from, int w, int h,
-                                                               int d, int channel) {
+void ptx_cp_async_bulk_tensor_4d_global_shared__cta_bulk_group_L2__cache_hint(const Map* map, unsigned from,
+                                                                              int w, int h, int d,
+                                                                              int channel,
+                                                                              unsigned long long) {
   const auto& view = *reinterpret_cast<const emulator::TensorView*>(map->opaque[0]);
   const int at[] = {w, h, d, channel};
   emulator::each_element(view, from, at, [&](unsigned shared, unsigned char* to) {
@@ -426,5 +428,6 @@ inline void ptx_cp_async_bulk_commit_group() {}
 inline void ptx_cp_async_bulk_wait_group() {}
 inline void ptx_cp_async_bulk_wait_group_read() {}
 inline void ptx_griddepcontrol_wait() {}
+inline void ptx_createpolicy_fractional_L2__evict_first_b64(unsigned long long&) {}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {}

@@ -159,7 +159,8 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1),
       put("kSteps", static_cast<int64_t>(t.steps.size()));
   if (t.swept) {
-    put("kPlanes", t.planes), put("kTileLines", t.tile_lines), put("kLinesBefore", t.lines_before);
+    put("kPlanes", t.planes), put("kRun", t.run), put("kAbreast", t.abreast), put("kTileLines", t.tile_lines),
+        put("kLinesBefore", t.lines_before);
     put("kEvenPairs", t.views[0].pairs), put("kOddPairs", t.views[1].pairs), put("kOddAt", t.views[1].at);
     put("kSampleJobs", t.tiles / t.batch), put("kSampleSlots", t.sample_slots());
     put("kPartBytes", t.part_bytes), put("kStaging", t.staging);

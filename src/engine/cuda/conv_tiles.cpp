@@ -295,14 +295,15 @@ void share_phases(ConvTiles& t, int count) {
 void share_blocks(ConvTiles& t, const TileWish& wish) {
   const int all = std::max(static_cast<int>(t.owners.size()), wish.multiprocessors / t.column_blocks);
   double total = 0;
-  // Cycles of a piece: 32 for 64 columns and 16 terms, an epilogue of some instructions a value; and at least
-  // what its outputs take to memory, of which a multiprocessor's share is about 19 bytes a cycle.
+  // Cycles of a piece as measured: 32 for 64 columns and 16 terms, and what of an epilogue does not run
+  // beside them; at least the whole epilogue, with the way to memory.
   const double values = 64. * t.n * t.store_phases;
+  const bool stores = wish.store_bytes > 0;
   auto cost = [&](const Owner& o) {
     double cycles = 0;
     for (const auto& [first, count] : o.slabs) {
       const double products = count * 2. * t.ck * t.n / 64 * (1 + t.input_lo + t.weights_lo);
-      cycles += std::max(products + 0.04 * values, values * wish.store_bytes / 19);
+      cycles += std::max(products + (stores ? 0.16 : 0.075) * values, (stores ? 0.29 : 0.16) * values);
     }
     return cycles;
   };

@@ -51,6 +51,7 @@ struct Owner {
   int first_chunk = 0, chunks = 0;        // what its taps read
   std::vector<std::array<int, 2>> slabs;  // runs of steps in the stream: first, count
   int depth = 0, line = 0;                // sweeps: the lowest shifts of its taps
+  int planes = 1;                         // sweeps: that they read
   int first_slot = 0, slots = 0;  // sweeps: of a sample's parts, one for each block that meets the sample
 };
 
@@ -101,7 +102,9 @@ struct ConvTiles {
   bool scratch = false;  // shared memory for reductions over space, beside the tiles
   // Sweeps through the depth (sweep_tiles.cpp): weights stay, planes of the input go through a ring.
   bool swept = false;
-  int planes = 1;                 // that the taps of one depth read
+  int planes = 1;                 // that the taps of one depth read, of the owner with most
+  int run = 1;                    // depths of a column that a block goes through in a row
+  bool abreast = false;           // blocks go through the volume side by side; otherwise each has its part
   int tile_lines = 1;             // of a plane that a tile has in shared memory: its own and those around
   std::array<PairView, 2> views;  // for even and for odd shifts along the width
   int lines_before = 0;           // of zeros that the views begin with
@@ -189,6 +192,14 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
 void share_phases(ConvTiles& t, int count);
 // Blocks to owners in proportion to their work.
 void share_blocks(ConvTiles& t, const TileWish& wish);
+// Sweeps: jobs and the blocks that share them.
+struct Share {
+  int jobs, blocks;
+};
+// Sweeps: blocks go through the volume side by side, so that what they write lies close together and what
+// they read is still in the cache; or each through its part, if otherwise some had much more to do than
+// others.
+void go_abreast(ConvTiles& t, const std::vector<Share>& shares);
 // Sweeps: room for the parts of every block that can meet a sample, if `samples` of them are shared by so
 // many blocks of each owner; beside what there is already.
 void reserve_slots(ConvTiles& t, const std::vector<int>& blocks, int samples);

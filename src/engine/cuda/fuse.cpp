@@ -321,6 +321,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   lower_head(l, pass, done);
   const bool ends_relay = l.relay != nullptr;
   if (!ends_relay) l.relay = make_relay(l, pass, fusion, tiles);
+  if (ends_relay && tiles.abreast) go_abreast(tiles, second_shares(*l.relay));
 
   const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
   const int index = l.convs++;

@@ -118,6 +118,14 @@ std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion,
   return relay;
 }
 
+std::vector<Share> second_shares(const Relay& relay) {
+  std::vector<Share> shares;
+  for (const Leg& leg : relay.legs) {
+    for (const int blocks : leg.blocks[1]) shares.push_back({leg.jobs[1], blocks});
+  }
+  return shares;
+}
+
 void write_relay(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                  const Prepared& p, int index) {
   const Relay& r = *l.relay;

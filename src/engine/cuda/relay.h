@@ -27,6 +27,8 @@ struct Relay {
 // The relay of `pass`, which has these tiles, with the next one; or null. Gives parts of reductions a slot
 // for each block that can meet a sample.
 std::shared_ptr<Relay> make_relay(Lowering& l, Pass& pass, const Fusion& fusion, ConvTiles& tiles);
+// What the second's blocks share, launch by launch.
+std::vector<Share> second_shares(const Relay& relay);
 // Writes the kernel for l.relay and the second sweep, and replaces their own launches by its.
 void write_relay(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                  const Prepared& p, int index);

@@ -136,12 +136,7 @@ std::string split_products(const ConvTiles& t, const Products& p) {
   }
   text += "      pipe.pass_turn(last);\n      }\n";
   for (int ph = 0; ph < 2; ++ph) {
-    if (!p.shared.empty() && p.alone.empty()) continue;
-    // Zeros that the compiler does not know: with parts of one phase only it would put all products one after
-    // the other.
-    if (!p.shared.empty() && !alone[ph])
-      text += fmt::format("      for (float& x : part[{0}][0]) x = 0.f;\n      hold(part[{0}]);\n", ph),
-          alone[ph] = true;
+    if (!p.shared.empty() && !alone[ph]) continue;
     text +=
         fmt::format("#pragma unroll\n      for (int i = 0; i < G::kNr; ++i) sum[{0}][0][i] {1} {2};\n", ph,
                     p.shared.empty() ? "=" : "+=", alone[ph] ? fmt::format("part[{}][0][i]", ph) : "0.f");
@@ -169,16 +164,15 @@ std::string start_text(const ConvTiles& t, const std::string& g, bool fma, const
       "  if ({}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = 2 * t; (void)column0;\n"
       "  int columns_of = -1; (void)columns_of;\n"
-      "{}  const int first = job0 + (int)((i64)block * jobs / blocks), end = job0 + (int)((i64)(block + 1) * "
-      "jobs / blocks);\n"
-      "  const int groups = {}, each = groups * (G::kM / 64), items = (end - first) * each;\n",
+      "{}  const Walk<G> walk = walk_of<G>(block, blocks, job0, jobs, {});\n"
+      "  const int groups = {}, each = groups * (G::kM / 64), items = walk.count * each;\n",
       g, fma, fma ? "!" : "",
       role.empty()
           ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
                         "G::kTiles; (void)owner;\n",
                         owner_of_block(t), before_own(t, &Owner::blocks), own(t, &Owner::blocks))
           : role,
-      own(t, group_count));
+      own(t, &Owner::planes), own(t, group_count));
 }
 
 // Where float32 products read, for data that fp16 cannot hold.
@@ -196,10 +190,10 @@ std::string pipe_start(const ConvTiles& t, const std::string& g) {
   return fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Sweep<G>::start(shared);\n"
       "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
-      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, first, end, {}, {}, (const "
+      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, walk, {}, {}, (const "
       "int(*)[2]){}_slabs + {}, {});\n    return;\n  }}\n  take_registers<{}>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n  Sweep<G> pipe;\n"
-      "  pipe.begin(shared, first);\n  const int warpgroup = pipe.warpgroup;\n"
+      "  pipe.begin(shared, walk);\n  const int warpgroup = pipe.warpgroup;\n"
       "  const LoScales scales{{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo}};\n"
       "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Sweep<G>::kScratchAt) + "
       "warpgroup * 4 * G::kN * 3; (void)scratch;\n",
@@ -210,7 +204,7 @@ std::string pipe_start(const ConvTiles& t, const std::string& g) {
 // leave_samples(until): every warpgroup leaves a part of every sample that its block meets.
 std::string samples_text(const ConvTiles& t, const std::string& finish) {
   return fmt::format(
-      "  int at_sample = first / G::kSampleJobs;\n  auto leave_samples = [&](int until) {{\n"
+      "  int at_sample = walk.first / G::kSampleJobs;\n  auto leave_samples = [&](int until) {{\n"
       "    for (; at_sample < until; ++at_sample) {{\n"
       "      const int sample_job = at_sample * G::kSampleJobs, slots = {};\n"
       "      const int first_block = block_of_job(sample_job - job0, jobs, blocks), used = "
@@ -225,7 +219,7 @@ std::string samples_text(const ConvTiles& t, const std::string& finish) {
 std::string item_text(const ConvTiles& t, const EpilogueText& e, const std::string& g) {
   const std::string place = "item % each / (G::kM / 64)";  // among the owner's groups
   return fmt::format(
-      "    const int job = first + item / each, q = item % (G::kM / 64), tile = job_tile<G>(job);\n"
+      "    const int k = item / each, job = walk.job(k), q = item % (G::kM / 64), tile = job_tile<G>(job);\n"
       "    const int group = {0};\n{1}    const int ed = group / {2}, eh = group % {2}, ew = 0; (void)ew;\n"
       "    float sum[2][1][G::kNr];\n",
       t.owners.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
@@ -259,11 +253,9 @@ std::string pipe_loop(const std::string& g, const std::string& item, const std::
       "    const int item = turn + warpgroup % pipe.kTogether;\n"
       "    const bool last = turn + pipe.kTogether >= items;\n"
       "    if (pipe.kTogether > 1 && item >= items) {{ pipe.take_turn(); pipe.pass_turn(last); "
-      "pipe.together(); break; }}\n{}    pipe.enter(job, q);\n    pipe.take_turn();\n"
+      "pipe.together(); break; }}\n{}    pipe.enter(k, q);\n    pipe.take_turn();\n"
       "    products_{}(sum, pipe, group, last, scales);\n    pipe.together();\n"
-      "    const int next = item + G::kThreads / 128;\n"
-      "    pipe.leave_for(job, next < items ? first + next / each : end + G::kPlanes);\n{}  }}\n"
-      "  pipe.finish(end);\n",
+      "    pipe.leave_for(k, (item + G::kThreads / 128) / each);\n{}  }}\n  pipe.finish();\n",
       item, g, point);
 }
 
@@ -294,7 +286,7 @@ std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles&
   s += e.kept;
   if (leaves) s += samples_text(t, e.finish);
   s += (fma ? fma_loop : pipe_loop)(g, item_text(t, e, g), point_text(e));
-  if (leaves) s += "  leave_samples((end - 1) / G::kSampleJobs + 1);\n";
+  if (leaves) s += "  leave_samples((walk.first + walk.count - 1) / G::kSampleJobs + 1);\n";
   return s;
 }
 

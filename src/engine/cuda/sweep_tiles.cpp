@@ -81,7 +81,8 @@ void place_views(ConvTiles& t) {
     }
     owner.depth = lo[0];
     owner.line = lo[1];
-    t.planes = std::max(t.planes, hi[0] - lo[0] + 1);
+    owner.planes = hi[0] - lo[0] + 1;
+    t.planes = std::max(t.planes, owner.planes);
     lines = std::max(lines, hi[1] - lo[1] + 1);
   }
   t.tile_lines = t.lines + lines - 1;
@@ -92,6 +93,12 @@ void place_views(ConvTiles& t) {
     v.at = t.part_bytes;
     t.part_bytes += round_up(t.tile_lines * 2 * v.pairs * t.row_bytes(), 1024);  // a swizzle's pattern
   }
+}
+
+// Owners with as many blocks each are side by side anyway.
+bool in_step(const ConvTiles& t) {
+  return t.owners.size() > 1 &&
+         std::ranges::all_of(t.owners, [&](const Owner& o) { return o.blocks == t.owners[0].blocks; });
 }
 
 }  // namespace
@@ -114,6 +121,7 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
   form.lines_before = std::max(0, -d.lo) * h.pitch + std::max(0, -h.lo);
   form.guard = round_up((form.lines_before + h.hi - h.lo + 2 * kMaxLines + 2) * w.pitch + 2 * kMaxWidth, 8);
   form.scratch = wish.reduces;
+  form.run = d.windows;
   order_stream(form);
   if (exact && !few_terms(form)) return false;
   const int groups = static_cast<int>(base.phases.size()) / 2;
@@ -137,12 +145,33 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
       while (t.buffers < 4 && t.shared_bytes() + t.tile_shared() <= wish.shared_limit) ++t.buffers;
       share_blocks(t, wish);
       reserve_slots(t, t.blocks_by_owner(), t.batch);
+      if (wish.store_bytes > 0 && !wish.reduces && !in_step(t)) {
+        std::vector<Share> shares;
+        for (const Owner& owner : t.owners) shares.push_back({t.tiles, owner.blocks});
+        go_abreast(t, shares);
+      }
       best = std::move(t);
       found = true;
       break;
     }
   }
   return found;
+}
+
+void go_abreast(ConvTiles& t, const std::vector<Share>& shares) {
+  const int depths = t.axis[0].windows;
+  t.abreast = false;
+  t.run = depths;
+  for (const int run : {4, 3, 2, 1}) {  // longer ones give no more, and are harder to share
+    if (depths % run != 0) continue;
+    const bool even = std::ranges::all_of(shares, [&](const Share& s) {
+      return ceil_div(s.jobs / run, s.blocks) * run * s.blocks <= 1.04 * s.jobs;
+    });
+    if (!even) continue;
+    t.abreast = true;
+    t.run = run;
+    return;
+  }
 }
 
 void reserve_slots(ConvTiles& t, const std::vector<int>& blocks, int samples) {

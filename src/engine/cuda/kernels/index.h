@@ -71,10 +71,24 @@ template <class G> DEVICE int job_tile(int job) {
   const int column = job / G::kJd, jd = job % G::kJd;
   return (column / G::kTilesPerPlane * G::kJd + jd) * G::kTilesPerPlane + column % G::kTilesPerPlane;
 }
-// A tile reads kPlanes planes; the planes of a block whose jobs begin with `first` have numbers in the order of
-// their use, each column its own. The number of the job's lowest one:
-template <class G> DEVICE int job_plane(int first, int job) {
-  return job - first + (job / G::kJd - first / G::kJd) * (G::kPlanes - 1);
+// A block's jobs: runs of kRun depths of one column at most, with `skip` jobs of others between them. A tile reads
+// `planes` planes; those of the block have numbers in the order of their use, each run its own.
+template <class G> struct Walk {
+  int first, count, skip, planes;
+
+  DEVICE int runs(int k) const { return (unsigned)(first % G::kRun + k) / G::kRun; }  // before the one that job k is in
+  DEVICE int job(int k) const { return first + k + runs(k) * skip; }
+  DEVICE int plane(int k) const { return k + runs(k) * (planes - 1); }  // the lowest that job k reads
+  DEVICE int together(int k) const {  // jobs of one run, from k on
+    const int rest = G::kRun - (first + k) % G::kRun;
+    return rest < count - k ? rest : count - k;
+  }
+};
+// Block b of `blocks`: each has a part of the jobs to itself, or all go through them side by side, run by run.
+template <class G> DEVICE Walk<G> walk_of(int block, int blocks, int job0, int jobs, int planes) {
+  if (G::kAbreast) return {job0 + block * G::kRun, (jobs / G::kRun - block + blocks - 1) / blocks * G::kRun, (blocks - 1) * G::kRun, planes};
+  const int first = (int)(1ll * block * jobs / blocks), end = (int)((block + 1ll) * jobs / blocks);
+  return {job0 + first, end - first, 0, planes};
 }
 // Block b of `blocks` has jobs b jobs/blocks and on. Which one has that job:
 DEVICE int block_of_job(int job, int jobs, int blocks) {

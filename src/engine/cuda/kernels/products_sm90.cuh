@@ -30,6 +30,9 @@ template <class G> DEVICE u64 descriptor(u32 at, int group_bytes) {
   return (u64)((at & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(u32)(group_bytes >> 4) << 32 | kind << 62;
 }
 
+// The same so many bytes further on.
+DEVICE u64 moved(u64 descriptor, u32 bytes) { return descriptor >> 32 << 32 | (u32)descriptor + bytes / 16; }
+
 // Counts the warpgroups that leave a place; true for the last one.
 template <class G> DEVICE bool last_to_leave(u32 counter) {
   u32 before;

@@ -10,9 +10,12 @@ DEVICE void tensor_load(u32 to, const TensorMap& map, int pair, int line, int pa
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3, %5, %6}], [%2];"
                ::"r"(to), "l"(&map), "r"(barrier), "r"(0), "r"(pair), "r"(line), "r"(part) : "memory");
 }
+// Nobody reads the output again here: it may leave the cache before what is read.
 DEVICE void tensor_store(const TensorMap& map, u32 from, int w, int h, int d, int channel) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-               ::"l"(&map), "r"(from), "r"(w), "r"(h), "r"(d), "r"(channel) : "memory");
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;"
+               ::"l"(&map), "r"(from), "r"(w), "r"(h), "r"(d), "r"(channel), "l"(policy) : "memory");
 }
 // Four outputs side by side of channel `row` of 16 and place `lane / 4` of eight, where the copy engine's swizzle has them.
 DEVICE void stage(u32 at, int row, const float (&y)[4]) {
@@ -46,7 +49,8 @@ template <class G> struct Sweep {
   // Warpgroups that take a turn together, and the threads of those and of the ones before them.
   static constexpr int kTogether = G::kThreads / 128 / G::kTakers, kTurnThreads = 2 * kTogether * 128;
   u32 shared;
-  int warpgroup, taker, first, seen;
+  int warpgroup, taker, seen;
+  Walk<G> walk;
   u64 rows[G::kPlanes][2], weights;  // descriptors: of the piece in each plane and view, of the first slab
 
   static DEVICE void start(u32 at) {
@@ -59,8 +63,8 @@ template <class G> struct Sweep {
     }
     __syncthreads();
   }
-  // The weights, and the planes of jobs `job` to `end` - 1 in the order of use; by one thread, with 24 registers.
-  static DEVICE void bring(const Args& a, const Maps& maps, u32 at, int job, int end, int depth, int line, const int (*slabs)[2], int slab_count) {
+  // The weights, and the planes of the block's jobs in the order of use; by one thread, with 24 registers.
+  static DEVICE void bring(const Args& a, const Maps& maps, u32 at, const Walk<G>& walk, int depth, int line, const int (*slabs)[2], int slab_count) {
     int steps = 0;
     for (int i = 0; i < slab_count; ++i) steps += slabs[i][1];
     barrier_expect(at + kKeptFull, steps * kHalfSlab * (1 + G::kWeightsLo));
@@ -74,11 +78,11 @@ template <class G> struct Sweep {
       }
     }
     Place<G::kBuffers> place{0, 1};  // the first round finds all places left
-    while (job < end) {
-      const int count = min(end - job, G::kJd - job % G::kJd);
+    for (int k = 0; k < walk.count;) {
+      const int job = walk.job(k), together = walk.together(k);
       PairAt p = column_at<G>(job / G::kJd, job % G::kJd + depth, line);
 #pragma unroll 1
-      for (int i = 0; i < count + G::kPlanes - 1; ++i, p.line += G::kPitchH) {
+      for (int i = 0; i < together + walk.planes - 1; ++i, p.line += G::kPitchH) {
         barrier_wait(at + kLeft + 8 * place.at, place.parity);
         const u32 full = at + kFull + 8 * place.at;
         barrier_expect(full, G::kBlocks * (1 + G::kInputLo) * G::kTileLines * 2 * (G::kEvenPairs + G::kOddPairs) * G::kCk * 2);
@@ -90,13 +94,13 @@ template <class G> struct Sweep {
         }
         place.next();
       }
-      job += count;
+      k += together;
     }
   }
 
-  DEVICE void begin(u32 at, int first_job) {
+  DEVICE void begin(u32 at, const Walk<G>& of_block) {
     shared = at;
-    first = first_job;
+    walk = of_block;
     seen = 0;
     warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the same in all lanes for the compiler too
     taker = warpgroup / kTogether;
@@ -116,32 +120,32 @@ template <class G> struct Sweep {
       }
     }
   }
-  // Piece q of the job: its planes are there.
-  DEVICE void enter(int job, int q) {
-    const int lowest = job_plane<G>(first, job);
-    see(lowest + G::kPlanes, lowest);
+  // Piece q of job k: its planes are there.
+  DEVICE void enter(int k, int q) {
+    const int lowest = walk.plane(k);
+    see(lowest + walk.planes, lowest);
     // Anew for each piece and the same in all lanes, for the compiler too: what is computed from it stays in uniform registers and is
     // not kept for the next piece, where there is no room.
     const u32 base = __shfl_sync(~0u, shared, 0);
-    weights = descriptor<G>(base + kKept, 8 * G::kCk * 2);
+    const u64 even = descriptor<G>(base, G::kEvenPairs * G::kCk * 2), odd = descriptor<G>(base, G::kOddPairs * G::kCk * 2);
+    weights = moved(descriptor<G>(base, 8 * G::kCk * 2), kKept);
+    u32 place = (u32)lowest % G::kBuffers;
 #pragma unroll
-    for (int p = 0; p < G::kPlanes; ++p) {
-      const u32 plane = __shfl_sync(~0u, base + (lowest + p) % G::kBuffers * G::kTileShared, 0);
-      rows[p][0] = descriptor<G>(plane + pair_row<G>(q, G::kEvenPairs) * (G::kCk * 2), G::kEvenPairs * G::kCk * 2);
-      rows[p][1] = descriptor<G>(plane + G::kOddAt + pair_row<G>(q, G::kOddPairs) * (G::kCk * 2), G::kOddPairs * G::kCk * 2);
+    for (int p = 0; p < G::kPlanes; ++p, place = place + 1 == G::kBuffers ? 0 : place + 1) {
+      rows[p][0] = moved(even, place * G::kTileShared + pair_row<G>(q, G::kEvenPairs) * (G::kCk * 2));
+      rows[p][1] = moved(odd, place * G::kTileShared + G::kOddAt + pair_row<G>(q, G::kOddPairs) * (G::kCk * 2));
     }
   }
-  // The products of `job` are done, and this warpgroup's next one is of job `next`.
-  DEVICE void leave_for(int job, int next) const {
-    const int lowest = job_plane<G>(first, job), end = job_plane<G>(first, next);
+  // The products of job k are done, and this warpgroup's next ones are of job `next`; behind the last one, of none.
+  DEVICE void leave_for(int k, int next) const {
+    const int lowest = walk.plane(k), end = next < walk.count ? walk.plane(next) : lowest + walk.planes;
 #pragma unroll
     for (int p = 0; p < G::kPlanes; ++p) {
-      if (lowest + p < end) leave(lowest + p);
+      if (p < walk.planes && lowest + p < end) leave(lowest + p);
     }
   }
-  // There is no next one, of all jobs up to `end`.
-  DEVICE void finish(int end) {
-    const int all = job_plane<G>(first, end - 1) + G::kPlanes;
+  DEVICE void finish() {
+    const int all = walk.count > 0 ? walk.plane(walk.count - 1) + walk.planes : 0;
     see(all, all);
     if (G::kStaging && threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }

@@ -243,10 +243,13 @@ TEST_F(CudaPlan, ARunCanBeCaptured) {
 TEST_F(CudaPlan, RunsTakeNoMemory) {
   const Weights weights = plan_->pack(there(false));
   plan_->run(weights, input(), output_->get(), workspace_->get());
-  size_t before = 0, after = 0, total = 0;
-  driver_call("cuMemGetInfo_v2", &before, &total);
-  for (int i = 0; i < 50; ++i) plan_->run(weights, input(), output_->get(), workspace_->get());
-  driver_call("cuMemGetInfo_v2", &after, &total);
+  size_t before = 0, after = 1, total = 0;
+  // Other programs on the GPU may take some meanwhile, but not each time.
+  for (int attempt = 0; attempt < 10 && before != after; ++attempt) {
+    driver_call("cuMemGetInfo_v2", &before, &total);
+    for (int i = 0; i < 50; ++i) plan_->run(weights, input(), output_->get(), workspace_->get());
+    driver_call("cuMemGetInfo_v2", &after, &total);
+  }
   EXPECT_EQ(before, after);
 }
 

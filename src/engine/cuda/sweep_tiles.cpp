@@ -158,32 +158,6 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
   return found;
 }
 
-void go_abreast(ConvTiles& t, const std::vector<Share>& shares) {
-  const int depths = t.axis[0].windows;
-  t.abreast = false;
-  t.run = depths;
-  for (const int run : {4, 3, 2, 1}) {  // longer ones give no more, and are harder to share
-    if (depths % run != 0) continue;
-    const bool even = std::ranges::all_of(shares, [&](const Share& s) {
-      return ceil_div(s.jobs / run, s.blocks) * run * s.blocks <= 1.04 * s.jobs;
-    });
-    if (!even) continue;
-    t.abreast = true;
-    t.run = run;
-    return;
-  }
-}
-
-void reserve_slots(ConvTiles& t, const std::vector<int>& blocks, int samples) {
-  int before = 0;
-  for (size_t o = 0; o < t.owners.size(); ++o) {
-    Owner& owner = t.owners[o];
-    owner.slots = std::max(owner.slots, ceil_div(blocks[o], samples) + 1);
-    owner.first_slot = before;
-    before += owner.slots;
-  }
-}
-
 std::vector<TensorView> sweep_views(const ConvTiles& t, const Prepared& p) {
   const auto& [d, h, w] = t.axis;
   const auto row = static_cast<uint64_t>(t.row_bytes());

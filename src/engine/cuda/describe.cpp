@@ -66,8 +66,11 @@ Chip chip_of(const std::optional<Device>& device) {
 }
 
 double predict(const Launch& launch, const Rates& rates) {
-  const double compute = launch.products / rates.tensor + launch.operations / rates.scalar;
-  return std::max(compute, launch.bytes / rates.memory) + rates.launch;
+  const double products = launch.products / rates.tensor, operations = launch.operations / rates.scalar,
+               memory = launch.bytes / rates.memory;
+  if (!launch.overlaps) return std::max(products + operations, memory) + rates.launch;
+  const double longest = std::max({products, operations, memory});
+  return longest + (products + operations + memory - longest) / 6 + rates.launch;
 }
 
 double floor_of(const FusedPlan& plan, const Options& options, const Rates& rates) {

@@ -23,7 +23,8 @@ Rates rates_of(const Device& device, const Chip& chip);
 // mma.sync.
 Chip chip_of(const std::optional<Device>& device);
 
-// Seconds that one launch should take: products, then what follows them in registers, while memory moves.
+// Seconds that one launch should take: products, then what follows them in registers, while memory moves; or
+// all three at once, of which a sixth of the shorter ones was seen to remain.
 double predict(const Launch& launch, const Rates& rates);
 // Seconds below which no program comes: all products, or each byte of the input and the output once.
 double floor_of(const FusedPlan& plan, const Options& options, const Rates& rates);

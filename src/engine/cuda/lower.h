@@ -43,6 +43,7 @@ struct Launch {
   std::vector<int> numbers = {};       // its last parameter, likewise
   // What it must do, for explain: operations on tensor cores, others, and bytes to and from memory.
   double products = 0, operations = 0, bytes = 0;
+  bool overlaps = false;  // some warpgroups are in their epilogue while others multiply
 };
 
 struct Lowered {

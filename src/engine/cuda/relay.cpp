@@ -68,6 +68,7 @@ bool all_joined(const Lowering& l, const Pass& pass, const Fusion& f) {
 Launch launch_leg(Launch launch, const Leg& leg, const Launch (&work)[2],
                   const ConvTiles* const (&tiles)[2]) {
   launch.numbers = {leg.job[0], leg.job[1], leg.jobs[0], leg.jobs[1]};
+  launch.overlaps = true;
   launch.grid[0] = 0;
   for (size_t role = 0; role < 2; ++role) {
     std::vector<int> blocks = leg.blocks[role];

@@ -45,6 +45,7 @@ void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t) {
     }
     if (work.kernel != conv) continue;
     work.bytes = copy + static_cast<double>(t.stream_bytes());
+    work.overlaps = t.held;
     // Every row of every tile, useful or not, with each tap of each block of channels.
     work.products = 2.0 * t.row_steps() * t.n * t.column_blocks * t.ck * (1 + t.input_lo + t.weights_lo);
     for (const Id id : f.nodes) {

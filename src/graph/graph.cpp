@@ -9,6 +9,10 @@ namespace upweave {
 
 bool is(const Node& node, std::string_view op) { return node.op->name == op; }
 
+bool is_pool(const Node& node) {
+  return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
+}
+
 bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], "param"); }
 
 std::vector<bool> weight_side(const Graph& graph) {

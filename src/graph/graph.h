@@ -71,6 +71,7 @@ struct Graph {
 };
 
 bool is(const Node& node, std::string_view op);  // node.op->name == op
+bool is_pool(const Node& node);                  // avg_pool, max_pool or min_pool
 bool is_param(const Graph& graph, Id id);
 // True if the value depends on parameters alone: it is computed when weights are packed.
 std::vector<bool> weight_side(const Graph& graph);

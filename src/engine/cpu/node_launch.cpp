@@ -66,7 +66,7 @@ class NodeLaunch final : public Launch {
       x_strides_ = strides(dims_of(broadcast_shape(shapes_[0], node.shape, "operand")));
       if (has(1)) y_strides_ = strides(dims_of(broadcast_shape(shapes_[1], node.shape, "operand")));
     }
-    if (op.ends_with("_pool")) {
+    if (is_pool(node)) {
       const size_t spatial = spatial_rank(shapes_[0]);
       const Shape window = per_axis(node, "window", spatial, 1);
       window_ = extents_of(window, 1);
@@ -82,7 +82,7 @@ class NodeLaunch final : public Launch {
     Call call{bases, threads, Reader(in_[0], bases), Writer(out_, bases)};
     if (unary(node_)) return map(call);
     if (binary(op)) return meet(call);
-    if (op.ends_with("_pool")) return pool(call);
+    if (is_pool(node_)) return pool(call);
     if (op == "softmax" || op == "softmax_stats" || op == "softmax_apply") return softmax(call);
     if (op.ends_with("_norm") || op == "moments" || op == "normalize") return norm(call);
     return reduce(call);
@@ -90,9 +90,9 @@ class NodeLaunch final : public Launch {
 
   static bool serves(const Node& node) {
     const std::string_view op = node.op->name;
-    return unary(node) || binary(op) || op.ends_with("_pool") || op.starts_with("softmax") ||
-           op.ends_with("_norm") || op == "moments" || op == "normalize" || op == "sum" || op == "mean" ||
-           op == "max" || op == "min" || op == "logsumexp";
+    return unary(node) || binary(op) || is_pool(node) || op.starts_with("softmax") || op.ends_with("_norm") ||
+           op == "moments" || op == "normalize" || op == "sum" || op == "mean" || op == "max" ||
+           op == "min" || op == "logsumexp";
   }
 
  private:

@@ -256,7 +256,7 @@ class Scheduler {
         }
         if (node.shape != graph_[node.in[0]].shape) return {};
         stage.points.insert(stage.points.begin(), point);
-      } else if (node.op->name.ends_with("_pool") && (node.in.size() < 2 || node.in[1] == kNone)) {
+      } else if (is_pool(node) && (node.in.size() < 2 || node.in[1] == kNone)) {
         const size_t spatial = spatial_rank(node.shape);
         stage.pool = true;
         stage.pooling = is(node, "avg_pool")   ? Pooling::kAvg
@@ -284,7 +284,7 @@ class Scheduler {
       const auto from = stride.find(node.in[0]);
       if (from == stride.end()) continue;
       Extents s = from->second;
-      if (node.op->name.ends_with("_pool")) {
+      if (is_pool(node)) {
         const size_t spatial = spatial_rank(node.shape);
         const Extents step =
             extents_of(per_axis(node, node.attrs.has("stride") ? "stride" : "window", spatial, 1), 1);

@@ -58,7 +58,7 @@ bool TileBuilder::try_add(Id id) {
   const std::string_view op = node.op->name;
   if (node.shape[0] == 0) return false;
   if (pointwise_fn(node)) return add_pointwise(id);
-  if (op.ends_with("_pool")) return add_pool(id);
+  if (is_pool(node)) return add_pool(id);
   if (op == "normalize") {
     const Id moments = node.in[1];
     const int local = slots_[static_cast<size_t>(moments)];

@@ -7,11 +7,6 @@
 #include "graph/ops/norms.h"
 
 namespace upweave::cuda {
-
-bool is_pool(const Node& node) {
-  return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
-}
-
 namespace {
 
 Shape pool_window(const Node& node) { return per_axis(node, "window", spatial_rank(node.shape), 1); }

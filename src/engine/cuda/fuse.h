@@ -23,8 +23,6 @@ struct Fusion {
   bool holds(Id id) const { return id != kNone && here[id]; }
 };
 
-bool is_pool(const Node& node);
-
 // Chooses the nodes of `pass` that follow its convolution; `pool` is the pool that may join, or kNone;
 // `over_space` lets reductions over space join, whose tiles must lie in one sample; `pool_last`: nothing
 // joins behind the pool.

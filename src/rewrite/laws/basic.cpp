@@ -11,7 +11,7 @@ std::optional<Graph> drop_identity(const Graph& graph, Id id, Firing& firing) {
   const Node& node = graph[id];
   bool identity = false;
   if (one_of(node, {"mul", "div"})) identity = is_number(node) && node.attrs.real("value") == 1;
-  if (is_extreme_pool(node) || is(node, "avg_pool")) {
+  if (is_pool(node)) {
     const size_t spatial = spatial_rank(node.shape);
     identity = per_axis(node, "window", spatial, 1) == Shape(spatial, 1) && tiles_space(graph, node);
   }

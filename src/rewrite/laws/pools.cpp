@@ -9,7 +9,7 @@ namespace upweave {
 // NaN and infinities: the same set of elements meets in each window.
 std::optional<Graph> merge_pools(const Graph& graph, Id id, Firing& firing) {
   const Node& outer = graph[id];
-  if (!is_extreme_pool(outer) && !is(outer, "avg_pool")) return std::nullopt;
+  if (!is_pool(outer)) return std::nullopt;
   const Node& inner = graph[outer.in[0]];
   if (inner.op != outer.op || !tiles_space(graph, outer) || !tiles_space(graph, inner)) return std::nullopt;
   if (!only_user(graph, outer.in[0])) return std::nullopt;
@@ -179,7 +179,7 @@ std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing
 // NaN and infinities in what is dropped never reached the result.
 std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
-  if (!is_extreme_pool(pool) && !is(pool, "avg_pool")) return std::nullopt;
+  if (!is_pool(pool)) return std::nullopt;
   const size_t spatial = spatial_rank(pool.shape);
   const Shape window = per_axis(pool, "window", spatial, 1);
   const Shape stride = pool.attrs.has("stride") ? per_axis(pool, "stride", spatial, 1) : window;

@@ -186,6 +186,9 @@ TEST_P(CudaEmulation, MatchesTheReference) {
                            : c.name.starts_with("relay") && fast ? "for the samples before"
                                                                  : "kernel";
   EXPECT_NE(said.find(kind), std::string::npos);
+  if (c.name.starts_with("sweep_abreast")) {
+    EXPECT_NE(lowered.source.find("kRun = 4;\n  static constexpr int kAbreast = 1;"), std::string::npos);
+  }
 
   const Folder folder;
   std::ofstream(folder.path / "kernels.cpp") << "#include \"cuda_emulator/device.h\"\n"
@@ -224,8 +227,8 @@ TEST_P(CudaEmulation, MatchesTheReference) {
 }
 
 // Each kind of kernel, in few tiles: sweeps whose outputs leave by tensor copies and by stores, two over one
-// copy, taps of one width phase alone; tiles by line; a ring of weights; weights that stay; whole lines.
-// UPWEAVE_TEST_EFFORT=full: what runs on GPUs too.
+// copy, taps of one width phase alone, blocks side by side; tiles by line; a ring of weights; weights that
+// stay; whole lines. UPWEAVE_TEST_EFFORT=full: what runs on GPUs too.
 std::vector<Case> cases() {
   const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
   if (effort && std::string(effort) == "full") return testing::all_cases();
@@ -244,6 +247,7 @@ std::vector<Case> cases() {
       {"sweep_twice",
        "conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
        {{"input", {2, 32, 2, 4, 16}}}},
+      {"sweep_abreast", "conv_transpose kernel 16 k3 s2 p1 | relu", {{"input", {6, 8, 4, 4, 16}}}},
       {"relay",
        "avg_pool 2 | conv_transpose kernel 24 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
        {{"input", {10, 10, 4, 8, 32}}}},

@@ -362,7 +362,7 @@ bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::s
           ConvTiles candidate = t;
           candidate.boxes = boxes;
           candidate.settles =
-              wish.wgmma && exact && (few || !wish.pooled) && (!wish.whole_columns || most_groups(t) > 2);
+              wish.wgmma && exact && (!wish.pooled || (few && (!wish.whole_columns || most_groups(t) > 2)));
           if (!shape_tile(candidate, wish, warpgroups, pieces)) continue;
           // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
           const int room = wish.shared_limit + 1024;  // each block costs 1 KB more than it asks for

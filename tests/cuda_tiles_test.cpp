@@ -137,15 +137,20 @@ void add_axis(ConvGeometry& g, const Extents& x) {
       std::max(1, (x.in - 1) * x.stride - 2 * x.padding + x.dilation * (x.kernel - 1) + 1 + x.more));
 }
 
+ConvGeometry pick_channels(Pick& pick, int most_in, int most_out) {  // axes are added after
+  ConvGeometry g;
+  g.spatial = static_cast<size_t>(pick(1, 3));
+  g.batch = pick(1, 3);
+  g.c_in = pick(1, most_in);
+  g.c_out = pick(1, most_out);
+  return g;
+}
+
 TEST(CudaTiles, EveryProductMeetsItsInput) {
   Pick pick{std::mt19937(3)};
   int tiled = 0;
   for (int round = 0; round < 150; ++round) {
-    ConvGeometry g;
-    g.spatial = static_cast<size_t>(pick(1, 3));
-    g.batch = pick(1, 3);
-    g.c_in = pick(1, 80);
-    g.c_out = pick(1, 140);
+    ConvGeometry g = pick_channels(pick, 80, 140);
     TileWish wish;
     wish.input_lo = pick(0, 1);
     wish.weights_lo = wish.input_lo;
@@ -177,11 +182,7 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
   Pick pick{std::mt19937(11)};
   int tiled = 0;
   for (int round = 0; round < 250; ++round) {
-    ConvGeometry g;
-    g.spatial = static_cast<size_t>(pick(1, 3));
-    g.batch = pick(1, 3);
-    g.c_in = pick(1, 80);
-    g.c_out = pick(1, 140);
+    ConvGeometry g = pick_channels(pick, 80, 140);
     TileWish wish;
     wish.input_lo = wish.weights_lo = pick(0, 1);
     wish.whole_columns = false;
@@ -330,10 +331,11 @@ void check_sweep(const ConvTiles& t) {
       const index::Walk<G> walk = index::walk_of<G>(block, owner.blocks, 0, t.tiles, owner.planes);
       ASSERT_GT(walk.count, 0);
       std::vector<index::PairAt> brought;
-      for (int k = 0; k < walk.count; k += walk.together(k)) {
+      for (int k = 0; k < walk.count; k += walk.rest_of_run(k)) {
         const int job = walk.job(k);
         index::PairAt p = index::column_at<G>(job / d.windows, job % d.windows + owner.depth, owner.line);
-        for (int i = 0; i < walk.together(k) + owner.planes - 1; ++i, p.line += h.pitch) brought.push_back(p);
+        for (int i = 0; i < walk.rest_of_run(k) + owner.planes - 1; ++i, p.line += h.pitch)
+          brought.push_back(p);
       }
       ASSERT_EQ(static_cast<int>(brought.size()), walk.plane(walk.count - 1) + owner.planes);
       for (int k = 0; k < walk.count; ++k) {
@@ -384,11 +386,7 @@ TEST(CudaTiles, SweepsMeetTheirInputs) {
   Pick pick{std::mt19937(7)};
   int swept = 0, abreast = 0, runs = 0;
   for (int round = 0; round < 500; ++round) {
-    ConvGeometry g;
-    g.spatial = static_cast<size_t>(pick(1, 3));
-    g.batch = pick(1, 3);
-    g.c_in = pick(1, 40);
-    g.c_out = pick(1, 64);
+    ConvGeometry g = pick_channels(pick, 40, 64);
     TileWish wish;
     wish.sweeps = true;
     wish.store_phases = 2;

@@ -174,7 +174,7 @@ struct TileWish {
   int multiprocessors = 132;
   bool by_line = false;      // lines of several samples may share a tile: only pooled values leave it
   bool pool_leaves = false;  // the pool's values are stored, and nothing else is made of them here
-  int store_bytes = 4;       // of an output; 0: none is stored
+  bool stores = true;        // outputs, not only what they are reduced to
   bool sweeps = false;       // no other kernel reads the same copy of the input in another form
   bool float_rows = false;   // what is stored is one float32 value of all channels, in rows of whole 16 bytes
 };

@@ -171,7 +171,7 @@ void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry
       wish.pool_leaves = false;
   }
   for (const Id id : f.stores) wish.by_line = wish.by_line && f.behind_pool[id];
-  wish.store_bytes = f.stores.empty() ? 0 : static_cast<int>(size_of(l.options.dtype));
+  wish.stores = !f.stores.empty();
   wish.float_rows = f.stores == std::vector<Id>{l.graph.output} && l.options.dtype == Dtype::kF32 &&
                     !f.scalar[l.graph.output] && geometry.out.back() % 4 == 0;
 }

@@ -37,12 +37,12 @@ void share_blocks(ConvTiles& t, const TileWish& wish) {
   // Cycles of a piece as measured: 32 for 64 columns and 16 terms, and what of an epilogue does not run
   // beside them; at least the whole epilogue, with the way to memory.
   const double values = 64. * t.n * t.store_phases;
-  const bool stores = wish.store_bytes > 0;
   auto cost = [&](const Owner& o) {
     double cycles = 0;
     for (const auto& [first, count] : o.slabs) {
       const double products = count * 2. * t.ck * t.n / 64 * (1 + t.input_lo + t.weights_lo);
-      cycles += std::max(products + (stores ? 0.16 : 0.075) * values, (stores ? 0.29 : 0.16) * values);
+      cycles +=
+          std::max(products + (wish.stores ? 0.16 : 0.075) * values, (wish.stores ? 0.29 : 0.16) * values);
     }
     return cycles;
   };
@@ -65,7 +65,7 @@ void go_abreast(ConvTiles& t, const std::vector<Share>& shares) {
   for (const int run : {4, 3, 2, 1}) {  // longer ones give no more, and are harder to share
     if (depths % run != 0) continue;
     const bool even = std::ranges::all_of(shares, [&](const Share& s) {
-      return ceil_div(s.jobs / run, s.blocks) * run * s.blocks <= 1.04 * s.jobs;
+      return s.jobs / run >= s.blocks && ceil_div(s.jobs / run, s.blocks) * run * s.blocks <= 1.04 * s.jobs;
     });
     if (!even) continue;
     t.abreast = true;

@@ -24,7 +24,7 @@ double sweep_cycles(const ConvTiles& t, bool stores) {
 std::vector<int> blocks_of(ConvTiles t, int all) {
   TileWish wish;
   wish.multiprocessors = all;
-  wish.store_bytes = 0;  // there is room on the way to memory
+  wish.stores = false;  // there is room on the way to memory
   share_blocks(t, wish);
   return t.blocks_by_owner();
 }
@@ -68,7 +68,6 @@ bool all_joined(const Lowering& l, const Pass& pass, const Fusion& f) {
 Launch launch_leg(Launch launch, const Leg& leg, const Launch (&work)[2],
                   const ConvTiles* const (&tiles)[2]) {
   launch.numbers = {leg.job[0], leg.job[1], leg.jobs[0], leg.jobs[1]};
-  launch.overlaps = true;
   launch.grid[0] = 0;
   for (size_t role = 0; role < 2; ++role) {
     std::vector<int> blocks = leg.blocks[role];
@@ -76,6 +75,7 @@ Launch launch_leg(Launch launch, const Leg& leg, const Launch (&work)[2],
     for (const int b : blocks) launch.grid[0] += static_cast<unsigned>(b);
     launch.numbers.insert(launch.numbers.end(), blocks.begin(), blocks.end());
     const double share = static_cast<double>(leg.jobs[role]) / tiles[role]->tiles;
+    launch.overlaps |= work[role].overlaps;
     launch.products += work[role].products * share;
     launch.operations += work[role].operations * share;
     launch.bytes += work[role].bytes * share;

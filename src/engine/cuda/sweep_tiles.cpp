@@ -112,7 +112,7 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
   form.swept = form.held = form.boxes = true;
   form.pieces = 1;
   form.warpgroups = exact ? 3 : 4;
-  form.takers = exact ? 3 : wish.store_bytes > 0 ? 2 : 1;  // without stores turns cost more than they give
+  form.takers = exact ? 3 : wish.stores ? 2 : 1;  // without stores turns cost more than they give
   // Whole lines in a row, so that a plane is some lines on.
   const auto& [d, h, w] = base.axis;
   form.plane = h.pitch * w.pitch;
@@ -145,7 +145,7 @@ bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvT
       while (t.buffers < 4 && t.shared_bytes() + t.tile_shared() <= wish.shared_limit) ++t.buffers;
       share_blocks(t, wish);
       reserve_slots(t, t.blocks_by_owner(), t.batch);
-      if (wish.store_bytes > 0 && !wish.reduces && !in_step(t)) {
+      if (wish.stores && !wish.reduces && !in_step(t)) {
         std::vector<Share> shares;
         for (const Owner& owner : t.owners) shares.push_back({t.tiles, owner.blocks});
         go_abreast(t, shares);

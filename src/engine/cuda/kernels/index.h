@@ -79,7 +79,7 @@ template <class G> struct Walk {
   DEVICE int runs(int k) const { return (unsigned)(first % G::kRun + k) / G::kRun; }  // before the one that job k is in
   DEVICE int job(int k) const { return first + k + runs(k) * skip; }
   DEVICE int plane(int k) const { return k + runs(k) * (planes - 1); }  // the lowest that job k reads
-  DEVICE int together(int k) const {  // jobs of one run, from k on
+  DEVICE int rest_of_run(int k) const {  // jobs from k on
     const int rest = G::kRun - (first + k) % G::kRun;
     return rest < count - k ? rest : count - k;
   }

@@ -79,10 +79,10 @@ template <class G> struct Sweep {
     }
     Place<G::kBuffers> place{0, 1};  // the first round finds all places left
     for (int k = 0; k < walk.count;) {
-      const int job = walk.job(k), together = walk.together(k);
+      const int job = walk.job(k), jobs = walk.rest_of_run(k);
       PairAt p = column_at<G>(job / G::kJd, job % G::kJd + depth, line);
 #pragma unroll 1
-      for (int i = 0; i < together + walk.planes - 1; ++i, p.line += G::kPitchH) {
+      for (int i = 0; i < jobs + walk.planes - 1; ++i, p.line += G::kPitchH) {
         barrier_wait(at + kLeft + 8 * place.at, place.parity);
         const u32 full = at + kFull + 8 * place.at;
         barrier_expect(full, G::kBlocks * (1 + G::kInputLo) * G::kTileLines * 2 * (G::kEvenPairs + G::kOddPairs) * G::kCk * 2);
@@ -94,7 +94,7 @@ template <class G> struct Sweep {
         }
         place.next();
       }
-      k += together;
+      k += jobs;
     }
   }
 
@@ -145,7 +145,7 @@ template <class G> struct Sweep {
     }
   }
   DEVICE void finish() {
-    const int all = walk.count > 0 ? walk.plane(walk.count - 1) + walk.planes : 0;
+    const int all = walk.plane(walk.count - 1) + walk.planes;
     see(all, all);
     if (G::kStaging && threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }

@@ -190,6 +190,10 @@ inline const Case kShapes[] = {
     {"split_pool",
      "conv_transpose kernel bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
      {{"input", {2, 3, 8, 7, 9}}}},
+    // More units than multiprocessors: some in one block each, the rest tile by tile.
+    {"many_units",
+     "conv_transpose kernel bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
+     {{"input", {150, 3, 8, 7, 9}}}},
     {"all_columns_by_line", "conv_transpose kernel 256 k3 s1 p1 | max_pool 2", {{"input", {40, 64, 11, 12}}}},
 };
 // What the documents' last pipeline is at its size: tiles by line, pooled values in blocks of channels.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -190,6 +191,11 @@ TEST_P(CudaEmulation, MatchesTheReference) {
     EXPECT_NE(lowered.source.find("kRun = 4;\n  static constexpr int kAbreast = 1;"), std::string::npos);
   }
 
+  if (c.name == "whole_lines") {  // some units in one block, some tile by tile
+    EXPECT_EQ(lowered.source.find("kWhole = 0;"), std::string::npos);
+    EXPECT_EQ(lowered.run.back().kernel, "join_0");
+  }
+
   const Folder folder;
   std::ofstream(folder.path / "kernels.cpp") << "#include \"cuda_emulator/device.h\"\n"
                                              << translated(lowered.source) << launches(lowered);
@@ -260,9 +266,12 @@ std::vector<Case> cases() {
       {"held",
        "conv_transpose kernel bias 16 k3 s2 p1 op1 | layer_norm channel | avg_pool 2 | gelu",
        {{"input", {1, 8, 3, 8, 8}}}},
+      {"whole_values",
+       "conv_transpose kernel 18 k3 s2 p1 | mul scale | max_pool 4 | add bias | tanh",
+       {{"input", {3, 5, 3, 14, 15}}}},
       {"whole_lines",
        "conv_transpose kernel bias 18 k3 s2 p1 | mul scale | max_pool 4 | sum channel",
-       {{"input", {1, 5, 3, 14, 15}}}},
+       {{"input", {4, 5, 5, 14, 15}}}},
   };
   std::vector<Case> all;
   for (Case c : few) {
@@ -279,6 +288,12 @@ std::vector<Case> cases() {
   c.values = testing::Values::kSpecial;  // float32 products
   all.push_back(c);
   c.values = testing::Values::kNormal;
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
+    c.dtype = dtype;
+    all.push_back(c);
+  }
+  c = *std::ranges::find(few, "held", &Case::name);  // two lanes store two windows side by side together
+  c.precision = Precision::kFast;
   for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
     c.dtype = dtype;
     all.push_back(c);

@@ -15,7 +15,7 @@ namespace {
 struct G {
   static inline bool kBoxes, kByLine, kSwept;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchH, kPitchW, kPlane,
-      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles;
+      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles, kJoinD, kWhole;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
     kByLine = t.by_line;
@@ -27,6 +27,8 @@ struct G {
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
     kTilesAcross = t.tiles_across;
+    kJoinD = t.join[0];
+    kWhole = t.whole;
     kJd = t.axis[0].windows, kJh = t.axis[1].windows, kJw = t.axis[2].windows;
     kPitchD = t.axis[0].pitch, kPitchH = t.axis[1].pitch, kPitchW = t.axis[2].pitch;
     kPlane = t.plane;
@@ -180,13 +182,14 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
 // join_windows looks for it.
 TEST(CudaTiles, WholeLinesHoldWholeWindows) {
   Pick pick{std::mt19937(11)};
-  int tiled = 0;
+  int tiled = 0, split = 0;
   for (int round = 0; round < 250; ++round) {
     ConvGeometry g = pick_channels(pick, 80, 140);
     TileWish wish;
     wish.input_lo = wish.weights_lo = pick(0, 1);
     wish.whole_columns = false;
     wish.pooled = true;
+    wish.multiprocessors = pick(1, 3);
     for (size_t a = 0; a < g.spatial; ++a) {
       add_axis(g, {pick(6, g.spatial == 3 ? 13 : 40), pick(1, 5), pick(1, 3), 1, pick(0, 2), -pick(0, 7)});
       wish.pool[3 - g.spatial + a] = static_cast<int>(g.stride[a]);
@@ -200,29 +203,44 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
     if (!tile_conv(g, wish, t, why) || !t.joins()) continue;
     ++tiled;
     G::set(t);
-    ASSERT_EQ(t.join, (std::array{wish.rest[1], wish.rest[2]}));
-    ASSERT_EQ(t.lines % t.join[0], 0);
+    ASSERT_EQ(t.join, wish.rest);
+    ASSERT_EQ(t.lines % t.join[1], 0);
     ASSERT_LE(t.joined_bytes(), t.shared_bytes());
+    ASSERT_EQ(t.whole % (wish.rest[0] == 1 ? 1 : wish.multiprocessors * t.resident), 0);
+    split += t.split_units() > 0 && t.whole > 0;
+    // Each tile once, by the block of its unit or by one of its own.
     std::set<std::array<int, 4>> met;
-    for (int tile = 0; tile < t.tiles; ++tile) {
-      const index::Row first = index::row_of<G>(tile, 0, 0);
-      ASSERT_EQ(first.jh % t.join[0], 0);
-      for (int line = 0; line < t.lines; ++line) {
-        for (int w = 0; w < t.axis[2].windows / t.join[1] * t.join[1]; ++w) {
-          const int at = line * t.axis[2].pitch + w;
-          const index::Row row = index::row_of<G>(tile, at / 64, at % 64);
-          ASSERT_EQ(row.jw, w);
-          ASSERT_EQ(row.jh, first.jh + line);
-          ASSERT_EQ(row.jd, first.jd);
-          ASSERT_EQ(row.n, first.n);
-          if (row.ok) met.insert({row.n, row.jd, row.jh, row.jw});
+    for (int block = 0; block < t.whole + t.split_units() * t.join[0]; ++block) {
+      const index::Unit unit = index::unit_of<G>(block);
+      ASSERT_EQ(unit.whole, block < t.whole);
+      ASSERT_LE(unit.end - unit.first, unit.whole ? t.join[0] : 1);
+      const index::Row unit_first = index::row_of<G>(index::unit_tile<G>(unit.number), 0, 0);
+      ASSERT_EQ(unit_first.jd % t.join[0], 0);
+      for (int plane = unit.first; plane < unit.end; ++plane) {
+        const int tile = index::unit_tile<G>(unit.number) + plane * t.tiles_per_plane;
+        const index::Row first = index::row_of<G>(tile, 0, 0);
+        ASSERT_EQ(first.jh % t.join[1], 0);
+        ASSERT_EQ(first.jd, unit_first.jd + plane);
+        ASSERT_EQ(first.n, unit_first.n);
+        for (int line = 0; line < t.lines; ++line) {
+          for (int w = 0; w < t.axis[2].windows / t.join[2] * t.join[2]; ++w) {
+            const int at = line * t.axis[2].pitch + w;
+            const index::Row row = index::row_of<G>(tile, at / 64, at % 64);
+            ASSERT_EQ(row.jw, w);
+            ASSERT_EQ(row.jh, first.jh + line);
+            ASSERT_EQ(row.jd, first.jd);
+            ASSERT_EQ(row.n, first.n);
+            if (!row.ok) continue;
+            ASSERT_TRUE(met.insert({row.n, row.jd, row.jh, row.jw}).second);
+          }
         }
       }
     }
     ASSERT_EQ(static_cast<int>(met.size()),
-              t.batch * t.axis[0].windows * t.axis[1].windows * (t.axis[2].windows / t.join[1] * t.join[1]));
+              t.batch * t.axis[0].windows * t.axis[1].windows * (t.axis[2].windows / t.join[2] * t.join[2]));
   }
   EXPECT_GT(tiled, 50);
+  EXPECT_GT(split, 10);
 }
 
 // The same where tiles go by line: a group of steps either meets its inputs in the line that is copied for

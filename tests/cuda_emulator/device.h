@@ -74,6 +74,12 @@ inline float __int_as_float(int x) { return bits_of<float>(x); }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1.f) : 0.f; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
+  const unsigned long long all = (unsigned long long){y} << 32 | x;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) result |= unsigned(all >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+  return result;
+}
 template <class T>
 void __stcs(T* to, T x) {
   *to = x;
@@ -324,6 +330,9 @@ inline void ptx_min_NaN_f32(float& y, float a, float b) { y = a != a ? a : b != 
 
 inline void ptx_mbarrier_init_shared_b64(unsigned at, int count) {
   emulator::barriers[at] = {count, count, 0, 0, {}};
+}
+inline void ptx_mbarrier_inval_shared_b64(unsigned at) {
+  if (emulator::barriers.erase(at) == 0) emulator::fault("no barrier is there that could end");
 }
 inline void ptx_mbarrier_arrive_expect_tx_shared_b64(unsigned at, unsigned bytes) {
   emulator::Barrier& b = emulator::barriers.at(at);

@@ -158,6 +158,12 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
       add("kSlabLo", t.swept ? half_slab * static_cast<int64_t>(t.steps.size()) : half_slab);
   put("kGroups", static_cast<int64_t>(t.group_begin.size()) - 1),
       put("kSteps", static_cast<int64_t>(t.steps.size()));
+  if (t.joins()) {
+    put("kJoinD", t.join[0]), put("kJoinH", t.join[1]), put("kJoinW", t.join[2]), put("kUnits", t.units()),
+        put("kWhole", t.whole), put("kWindowLines", t.lines / t.join[1]),
+        put("kWindowsAcross", w.windows / t.join[2]), put("kJoinedWindows", t.joined_windows()),
+        put("kJoinedPitch", t.joined_pitch());
+  }
   if (t.swept) {
     put("kPlanes", t.planes), put("kRun", t.run), put("kAbreast", t.abreast), put("kTileLines", t.tile_lines),
         put("kLinesBefore", t.lines_before);
@@ -177,7 +183,6 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
       add("kExtremes", p.extremes);
   add("kStream", p.stream), add("kWeightScale", p.weight_scale), add("kWeightExtremes", p.weight_extremes);
   put("kWeightExtremeCount", weight_columns(t));
-  put("kWarpChunks", std::min(4, t.ck / 8));  // beside eight rows or more
   // The pre-pass's guess at the input's scale and its lo's: with one for both, in the middle of what fits.
   const bool one = t.one_scale() && t.input_lo;
   put("kGuess", one ? 8 : 0), put("kLo", one ? 0 : 11);
@@ -266,19 +271,27 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "  int columns_of = -1; (void)columns_of;\n"
       "  float* scratch = (float*)raw + threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n",
       g, fma, fma ? "!" : "");
+  const bool joins = tiles.joins();
+  const char* here = joins ? "here" : "tile";
+  std::string begin;
   if (fma) {
     s += fmt::format(
         "  const int owner = 0; (void)owner;\n  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n",
         input_value(l, x), input_value(l, kernel));
-    s += "  for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {\n";
+    s += joins ? "  for (int number = blockIdx.x; number < G::kUnits; number += gridDim.x) {\n"
+                 "  const Unit unit = whole_unit<G>(number);\n"
+               : "  for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {\n";
   } else {
     s += "  const float down = sx.down * sw.down;\n"
          "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n";
-    s += held ? held_start(g, tiles)
-              : fmt::format(
-                    "  {{\n  const int owner = 0, tile = blockIdx.x; (void)owner;\n  Pipe<G> pipe;\n"
-                    "  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n",
-                    g);
+    if (held) {
+      s += held_start(g, tiles);
+    } else {
+      s += joins ? "  {\n  const int owner = 0; (void)owner;\n  const Unit unit = unit_of<G>(blockIdx.x);\n"
+                 : "  {\n  const int owner = 0, tile = blockIdx.x; (void)owner;\n";
+      begin =
+          fmt::format("  Pipe<G> pipe;\n  pipe.start(a, shared, {1}, {0}_chunks, {0}_groups);\n", g, here);
+    }
   }
   auto rows = [](const char* tile) {
     return fmt::format(
@@ -295,10 +308,17 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   const bool late = !fma && (held || tiles.variants < tiles.residues);
   const std::string late_rows = afresh
                                     ? "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n" + rows("here")
-                                : late ? rows("tile")
+                                : late ? rows(here)
                                        : "";
-  if (late_rows.empty()) s += rows("tile");
-  s += e.state + e.pool;
+  if (late_rows.empty()) begin += rows(here);
+  if (joins) {  // one tile of the unit after the other; what is pooled stays in registers
+    s += "  const int tile = unit_tile<G>(unit.number);\n" + e.state + e.pool +
+         "#pragma unroll 1\n  for (int plane = unit.first; plane < unit.end; ++plane) {\n"
+         "  const int here = tile + plane * G::kTilesPerPlane;\n" +
+         begin;
+  } else {
+    s += begin + e.state + e.pool;
+  }
   if (held) s += "  pipe.enter(turn);\n";
   s += fmt::format(
       "#pragma unroll 1\n  for (int k = 0; k < {}; ++k) {{\n    const int group = {};\n"
@@ -326,9 +346,9 @@ std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "        const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % "
       "G::kOnceW;\n{}      }}\n  }}\n",
       phases, e.sums, e.point);
+  if (joins) s += (fma ? "  }\n" : "  __syncthreads();\n  pipe.stop();\n  }\n") + rows("tile");
   if (!e.window.empty()) {
     s += late_rows;
-    if (tiles.joins()) s += "  __syncthreads();\n";  // everyone has left the tile, whose memory they take
     s += fmt::format(
         "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
         "    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",

@@ -193,7 +193,7 @@ bool tile_whole_lines(const ConvTiles& base, const TileWish& wish, double least,
       while (t.lines > 0 && m % t.lines != 0) t.lines -= rest_h;
       if (t.lines <= 0) continue;
       t.axis[2].pitch = m / t.lines;
-      t.join = {rest_h, rest_w};
+      t.join = wish.rest;
       make_rows(t);
       if (t.rows > kMaxRows || !shape_tile(t, wish, warpgroups, pieces)) continue;
       // Sums, parts before promotion, the pool; mma.sync has operands in registers too; 16 for addresses.
@@ -205,6 +205,9 @@ bool tile_whole_lines(const ConvTiles& base, const TileWish& wish, double least,
       if (!fits(1) || t.joined_bytes() > t.shared_bytes()) continue;
       t.resident = fits(2) ? 2 : 1;
       while (t.stages < 8 && t.resident * (t.shared_bytes() + t.stage_bytes() + 1024) <= room) ++t.stages;
+      // In whole turns of all blocks; what is left after those would keep few of them busy for a unit's time.
+      const int turn = wish.multiprocessors * t.resident;
+      t.whole = rest_d == 1 ? t.units() : t.units() / turn * turn;
       const int together = t.resident * warpgroups;
       const double overlap = together >= 3 ? 1.0 : together == 2 ? 0.9 : 0.6;
       const double score = t.efficiency() * overlap * (t.m >= 128 ? 1.0 : 0.8);

@@ -77,11 +77,13 @@ struct ConvTiles {
   bool boxes = false;        // rows of a 64-row piece are 8 lines of 8 instead of 64 in a row
   int lines = 0, width = 0;  // boxes: the tile's extent in h and w
   // Whole lines: the rows of `lines` lines with the gaps between them, m in a row. Then windows of that many
-  // rows along h and w lie in one tile, and are pooled once more before they leave it.
-  std::array<int, 2> join{1, 1};
-  int m = 64;                                            // rows of a tile
-  int warpgroups = 1, pieces = 1;                        // m = 64 * warpgroups * pieces
-  int resident = 1;                                      // blocks that a multiprocessor is meant to hold
+  // rows along h and w lie in one tile, and along d in a unit of that many tiles: they are pooled once more
+  // before they leave.
+  std::array<int, 3> join{1, 1, 1};
+  int whole = 0;                   // units that a block does; of the others each tile has a block
+  int m = 64;                      // rows of a tile
+  int warpgroups = 1, pieces = 1;  // m = 64 * warpgroups * pieces
+  int resident = 1;                // blocks that a multiprocessor is meant to hold
   int tiles = 1, tiles_per_plane = 1, tiles_across = 1;  // boxes: per (n, d); of those, along the width
   int chunk_rows = 8;                                    // rows of a chunk in shared memory
   std::vector<Chunk> chunks;
@@ -136,10 +138,15 @@ struct ConvTiles {
            256;
   }
   bool one_sample() const { return boxes || lines > 0; }  // of a tile's rows
-  bool joins() const { return join[0] * join[1] > 1; }
+  bool joins() const { return join[1] * join[2] > 1; }
+  int units() const { return batch * ((axis[0].windows + join[0] - 1) / join[0]) * tiles_per_plane; }
+  int split_units() const { return units() - whole; }
   // A column's pooled rows in shared memory: lanes that hold other columns meet other banks.
-  int joined_pitch() const { return m + 4; }
+  int joined_pitch() const { return m + 5; }
   int joined_bytes() const { return joins() ? n * joined_pitch() * 4 : 0; }
+  int joined_windows() const {
+    return n * (lines / join[1]) * (axis[2].windows / join[2]);
+  }                                                                           // of all columns
   int parts() const { return static_cast<int>(owners.size()) * warpgroups; }  // of a tile's reductions
   int64_t partials() const {                                                  // of all of them
     return swept ? int64_t{batch} * sample_slots() * warpgroups

@@ -10,7 +10,7 @@ EpilogueText EpilogueWriter::write() {
   EpilogueText text;
   text.point = coordinates(false) + load_sums();
   for (const Id id : f_.nodes) {
-    if (id == f_.conv) continue;
+    if (id == f_.conv || (t_.joins() && f_.behind_pool[id] && id != f_.pool)) continue;
     std::string& part = f_.behind_pool[id] && id != f_.pool ? text.window : text.point;
     if (id == f_.pool) {
       text.pool += pool_start(id);
@@ -19,7 +19,7 @@ EpilogueText EpilogueWriter::write() {
       else
         text.point += pool_update(id);
       text.window += t_.joins() ? keep_row() : coordinates(true) + pool_result(id);
-      if (t_.joins()) text.finish += join_rows(id);
+      if (t_.joins()) join_rows(text);
     } else if (moments_of_sums(id)) {
       text.state +=
           fmt::format("{1}<G> w{0}; w{0}.clear();\n", id, t_.by_line ? "RunningMoments" : "Moments");
@@ -34,7 +34,7 @@ EpilogueText EpilogueWriter::write() {
     }
   }
   for (const Id id : f_.stores) {
-    if (id == f_.pool && t_.joins()) continue;  // join_rows stores it
+    if (f_.behind_pool[id] && t_.joins()) continue;  // join_rows stores it
     (f_.behind_pool[id] ? text.window : text.point) += store(id);
   }
   text.state = column_constants() + norm_state_ + text.state;

@@ -80,29 +80,77 @@ std::string EpilogueWriter::keep_row() const {
       kColumns, t_.joined_pitch());
 }
 
-std::string EpilogueWriter::join_rows(Id id) const {
-  const Node& node = l_.graph[id];
+std::string EpilogueWriter::put_windows(const std::string& value) const {
+  const Node& pool = l_.graph[f_.pool];
+  const Node& node = l_.graph[f_.last];
   const auto& [d, h, w] = t_.axis;
   const size_t spatial = spatial_rank(node.shape);
-  const std::string places[] = {"first.jd", fmt::format("first.jh / {} + line", t_.join[0]), "window"};
-  std::string at = "At{{first.n, c", exists = fmt::format("c < {}", t_.c_out), scale;
+  const std::string places[] = {fmt::format("first.jd / {}", t_.join[0]),
+                                fmt::format("first.jh / {} + line", t_.join[1]), "window"};
+  std::string place, inside, exists, x = value;
   for (size_t a = 0; a < 3; ++a) {
-    at += a < spatial ? ", " + places[3 - spatial + a] : ", 0";
+    const std::string at = a < spatial ? places[3 - spatial + a] : "0";
+    place += ", " + at;
+    inside += a < spatial ? fmt::format(", min({}, {})", at, node.shape[a + 2] - 1) : ", 0";
     if (a < spatial) exists += fmt::format(" && at.x[{}] < {}", a + 2, node.shape[a + 2]);
   }
-  if (is(node, "avg_pool")) {
-    scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window * t_.join[0] * t_.join[1])));
-  } else if (node.in[1] != kNone) {
-    scale = fmt::format(" * ({} < 0.f ? -1.f : 1.f)", l_.source.operand(node.in[1], node.shape, "at"));
+  if (is(pool, "avg_pool")) {
+    const int terms = d.window * h.window * w.window * t_.join[0] * t_.join[1] * t_.join[2];
+    x += fmt::format(" * {}", number(1.0 / terms));
+  } else if (pool.in[1] != kNone) {
+    x += fmt::format(" * ({} < 0.f ? -1.f : 1.f)", l_.source.operand(pool.in[1], pool.shape, "at"));
   }
+  for (const Id id : f_.nodes) {
+    if (f_.behind_pool[id] && id != f_.pool && !f_.scalar[id]) x = l_.source.pointwise(l_.graph[id], x, "at");
+  }
+  const std::string start = fmt::format(
+      "const Row first = row_of<G>(unit_tile<G>(unit.number), 0, 0);\n"
+      "const auto value = [&](int column, int line, int window) {{ const At at = At{{{{first.n, "
+      "min((int)blockIdx.y * G::kN + column, {}){}}}}}; (void)at; return {}; }};\n",
+      t_.c_out - 1, inside, x);
+  const std::string store = fmt::format("store<{}>({}, {}::offset(at), ", l_.source.type(f_.last),
+                                        l_.source.address(f_.last), dims(node.shape));
+  if (!f_.scalar[f_.last]) {
+    return fmt::format(
+        "{}each_window<G>([&](int column, int line, int window) {{\n"
+        "const int c = blockIdx.y * G::kN + column; const At at = At{{{{first.n, c{}}}}};\n"
+        "if (c < {}{}) {}value(column, line, window)); }});\n",
+        start, place, t_.c_out, exists, store);
+  }
+  const char* join = is(node, "max") ? "max_nan" : is(node, "min") ? "min_nan" : "add2";
   return fmt::format(
-      "{{ const Row first = row_of<G>(tile, 0, 0);\n"
-      "join_windows<G, {}, {}, {}>((const float*)raw, [](float x, float y) {{ return {}(x, y); }}, "
-      "[&](int column, int line, int window, float x) {{\n"
-      "const int c = blockIdx.y * G::kN + column; const At at = {}}}}};\n"
-      "if ({}) store<{}>({}, {}::offset(at), x{}); }}); }}\n",
-      t_.join[0], t_.join[1], t_.joined_pitch(), pool_join(node), at, exists, l_.source.type(id),
-      l_.source.address(id), dims(node.shape), scale);
+      "{}reduce_windows<G>({}, value, [](float x, float y) {{ return {}(x, y); }}, [&](int line, int window, "
+      "float x) {{\nconst At at = At{{{{first.n, 0{}}}}}; if (true{}) {}x{}); }});\n",
+      start, reduction_start(node), join, place, exists, store,
+      is(node, "mean") ? fmt::format(" * {}", number(1.0 / t_.c_out)) : "");
+}
+
+void EpilogueWriter::join_rows(EpilogueText& text) {
+  const std::string join = fmt::format("[](float x, float y) {{ return {}(x, y); }}",
+                                       pool_join(l_.graph[f_.pool])),
+                    rows =
+                        fmt::format("window_of_rows<G>((const float*)raw, column, line, window, {})", join);
+  if (t_.split_units() == 0) {
+    text.finish = "{ " + put_windows(rows) + "}\n";
+    return;
+  }
+  const std::string parts = fmt::format(
+      "(float*)(a.ws + {}ll)",
+      l_.reserve(int64_t{t_.split_units()} * t_.join[0] * t_.column_blocks * t_.joined_windows() * 4));
+  text.finish = fmt::format(
+      "if (unit.whole) {{ {}}} else {{\n"
+      "float* part = {} + ((i64)((int)blockIdx.x - G::kWhole) * gridDim.y + blockIdx.y) * "
+      "G::kJoinedWindows;\n"
+      "each_window<G>([&](int column, int line, int window) {{ part[window_place<G>(column, line, window)] = "
+      "{}; }}); }}\n",
+      put_windows(rows), parts, rows);
+  text.join = fmt::format(
+      "const Unit unit = whole_unit<G>(G::kWhole + blockIdx.x);\n"
+      "const float* parts = {} + ((i64)blockIdx.x * G::kJoinD * gridDim.y + blockIdx.y) * "
+      "G::kJoinedWindows;\n{}",
+      parts,
+      put_windows(
+          fmt::format("window_of_parts<G>(parts, unit, window_place<G>(column, line, window), {})", join)));
 }
 
 int64_t EpilogueWriter::voxels_of(Id id) const {
@@ -131,6 +179,11 @@ std::string EpilogueWriter::store_at(Id id) const {
   return fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels_of(id));
 }
 
+bool EpilogueWriter::pairs_rows(Id id) const {
+  return f_.behind_pool[id] && !f_.scalar[id] && t_.boxes && !padded_ && l_.source.places[id].element &&
+         l_.options.dtype != Dtype::kF32 && l_.graph[id].shape.back() % 2 == 0;
+}
+
 std::string EpilogueWriter::column_exists() const {
   return padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
 }
@@ -139,9 +192,10 @@ std::string EpilogueWriter::store(Id id) {
   const int64_t width = l_.graph[id].shape.back();
   const std::string type = l_.source.type(id), to = l_.source.address(id);
   const int ph = phases(id);
-  if (!f_.scalar[id] && ph > 1 && width % ph == 0 && l_.source.places[id].kind == Location::Kind::kOutput) {
+  const int together = f_.scalar[id] ? 1 : pairs_rows(id) ? 2 : width % ph == 0 ? ph : 1;
+  if (together > 1 && l_.source.places[id].kind == Location::Kind::kOutput) {
     const auto bytes =
-        static_cast<int>(size_of(l_.source.places[id].element ? l_.options.dtype : Dtype::kF32)) * ph;
+        static_cast<int>(size_of(l_.source.places[id].element ? l_.options.dtype : Dtype::kF32)) * together;
     l_.out.output_alignment = std::max(l_.out.output_alignment, bytes);
   }
   if (f_.scalar[id]) {
@@ -162,6 +216,13 @@ std::string EpilogueWriter::store(Id id) {
     return fmt::format(
         "if (ok) {{ {}{}{}{{ float row[PH]; {}row[ph] = {}; store_row<{}>({}, {}, row); }} }}\n", base,
         kColumns, check, kEach, element(id), type, to, at);
+  }
+  if (pairs_rows(id)) {
+    return fmt::format(
+        "{{ {0}const i64 pair = base + (lane & 4 ? {1}ll - 1 : 0);\n_Pragma(\"unroll\") for (int i = 0; i < "
+        "G::kN / 4; i += 2) {{\nconst u32 both = pair_rows<{2}>({3}[0][i], {3}[0][i + 1]);\n"
+        "if (ok) __stcs((u32*)(({2}*){4} + pair + 4 * i * {1}ll), both); }} }}\n",
+        base, voxels_of(id), type, fmt::format("y{}", id), to);
   }
   const std::string each = fmt::format("store<{}>({}, {} + ph, {});", type, to, at, element(id)),
                     real = fmt::format("if (ph == 0 || ow0 + ph < {}) ", width);

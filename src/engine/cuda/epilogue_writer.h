@@ -92,9 +92,13 @@ class EpilogueWriter {
   bool pools_sums(Id id) const { return t_.by_line && l_.graph[id].in[0] == f_.conv; }
   std::string pool_row(Id id);
   std::string pool_result(Id id);
-  // Whole lines: rows wait in shared memory until the tile's are there; then windows of rows leave.
+  // Whole lines: rows wait in shared memory until the unit's are there; then windows of rows leave, or a
+  // tile's part of them.
   std::string keep_row() const;
-  std::string join_rows(Id id) const;
+  void join_rows(EpilogueText& text);
+  // Stores the windows of a unit, or what they are reduced to over channels, from an expression of one's
+  // value.
+  std::string put_windows(const std::string& value) const;
 
   // --- Stores (epilogue_store.cpp)
   int64_t voxels_of(Id id) const;
@@ -106,6 +110,8 @@ class EpilogueWriter {
   std::string column_exists() const;
   std::string store(Id id);
   std::string staged_store(Id id) const;  // by the copy engine
+  // 16-bit values behind a pool: windows side by side are in neighbouring rows, which store two at a time.
+  bool pairs_rows(Id id) const;
 
   // --- Reductions over space (epilogue_store.cpp): each thread keeps its columns' partial results, the block
   // joins them.

@@ -104,14 +104,17 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
                     weight = input_value(l, kernel, t.by_line ? Mapped::kKernel : Mapped::kNo);
   const unsigned blocks = convert_blocks(t);
   const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 4;  // usually they find nothing to do
-  kernel_of(l.out.run, "convert", blocks, 256, fmt::format("convert_rows<{}>(a, {}, true);", g, value));
+  const int chunks_of_warp = std::min(l.options.dtype == Dtype::kF32 ? 4 : 2, t.ck / 8);  // rows fill sectors
+  auto convert_rows = [&](bool first) {
+    return fmt::format("convert_rows<{}, {}>(a, {}, {});", g, chunks_of_warp, value, first);
+  };
+  kernel_of(l.out.run, "convert", blocks, 256, convert_rows(true));
   kernel_of(
       l.out.run, "choose", 1, 1024,
       fmt::format("choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), "
                   "{0}::kGuess, true, {0}::kLo);",
                   g, blocks));
-  kernel_of(l.out.run, "rescale", std::min(few, blocks), 256,
-            fmt::format("convert_rows<{}>(a, {}, false);", g, value));
+  kernel_of(l.out.run, "rescale", std::min(few, blocks), 256, convert_rows(false));
   const int64_t columns = weight_columns(t);
   const int64_t chunks = static_cast<int64_t>(t.steps.size()) * t.column_blocks * t.n * (t.ck / 8);
   kernel_of(l.out.pack, "weight_extremes", (columns + 255) / 256, 256,
@@ -207,8 +210,7 @@ bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std
     for (const Shape& window : windows) {
       if (!fits(pass, pool, window, over_space)) continue;
       Shape here = window;  // what leaves a tile of whole lines
-      for (size_t a = geometry.spatial > 1 ? geometry.spatial - 2 : 0; a < geometry.spatial; ++a)
-        here[a] *= tiles.join[2 + a - geometry.spatial];
+      for (size_t a = 0; a < geometry.spatial; ++a) here[a] *= tiles.join[3 + a - geometry.spatial];
       pool = split_pool(l, pass, pool, here);
       fusion = choose_fusion(l, pass, pool, over_space, tiles.joins());
       return true;
@@ -268,7 +270,9 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
                          std::move(views)});
   };
   const int threads = tiles.warpgroups * 128, loader = tiles.by_line || tiles.swept ? 128 : 0;
-  int blocks = tiles.by_line ? tiles.launched : tiles.tiles;
+  int blocks = tiles.by_line   ? tiles.launched
+               : tiles.joins() ? tiles.whole + tiles.split_units() * tiles.join[0]
+                               : tiles.tiles;
   if (tiles.held) {
     blocks = 0;
     for (const Owner& o : tiles.owners) blocks += o.blocks;
@@ -284,6 +288,13 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
   emit("conv_fma", 1,
        conv_text(l, fusion, plain, tiles.staging > 0 ? epilogue(l, fusion, plain) : e, g, true), blocks,
        threads, std::max(threads / 32 * tiles.n * 12, tiles.joined_bytes()));
+  if (!e.join.empty()) {
+    emit("join", 0,
+         fmt::format("  typedef {} G;\n  if (((const Scale*)(a.ws + G::kScale))->other_path | ((const "
+                     "Scale*)(a.packed + G::kWeightScale))->other_path) return;\n{}",
+                     g, e.join),
+         tiles.split_units(), threads, 0);
+  }
 }
 
 std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, int index) {
@@ -343,7 +354,23 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   return true;
 }
 
-Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool pool_last) {
+// Whether `id` can follow `last` where whole lines leave their windows one by one: nobody else reads `last`,
+// and it takes one value to another, or reduces values that are there for every channel over them.
+static bool follows_windows(const Graph& graph, const Pass& pass, const Fusion& f, Id last, Id id) {
+  const Node& node = graph[id];
+  if (node.in[0] != last || f.scalar[last] || last == graph.output ||
+      std::ranges::find(pass.writes, last) != pass.writes.end() ||
+      std::any_of(node.in.begin() + 1, node.in.end(), [&](Id in) { return f.holds(in); }) ||
+      std::ranges::any_of(pass.nodes, [&](Id reader) {
+        return reader != id && std::ranges::find(graph[reader].in, last) != graph[reader].in.end();
+      }))
+    return false;
+  if (is_pointwise(node)) return node.shape == graph[last].shape;
+  return node.attrs.has("axes") && node.attrs.word("axes") == "channel" &&
+         (is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min"));
+}
+
+Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool whole_lines) {
   const Graph& graph = l.graph;
   Fusion f;
   f.conv = pass.conv;
@@ -374,7 +401,8 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
         scalars = scalars && graph[in].shape[1] == 1;
       }
     }
-    if (!possible || !f.holds(node.in[0]) || (behind && pool_last)) continue;
+    if (!possible || !f.holds(node.in[0])) continue;
+    if (behind && whole_lines && !follows_windows(graph, pass, f, f.last, id)) continue;
     const bool channel = node.attrs.has("axes") && node.attrs.word("axes") == "channel";
     const bool space = node.attrs.has("axes") && node.attrs.word("axes") == "space";
     bool reduction = false, scalar = scalars;
@@ -400,6 +428,7 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
     f.here[id] = true;
     f.behind_pool[id] = behind;
     f.scalar[id] = scalar && !reduction;
+    if (behind) f.last = id;
     f.reduction[id] = reduction;
     f.nodes.push_back(id);
   }

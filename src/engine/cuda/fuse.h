@@ -13,6 +13,7 @@ namespace upweave::cuda {
 // ("scalar").
 struct Fusion {
   Id conv = kNone, pool = kNone;
+  Id last = kNone;                                         // behind the pool, or the pool itself
   std::vector<Id> nodes;                                   // in order, the convolution first
   std::vector<bool> here, behind_pool, scalar, reduction;  // by node id
   std::vector<Id> stores;                                  // values that leave the registers
@@ -24,9 +25,9 @@ struct Fusion {
 };
 
 // Chooses the nodes of `pass` that follow its convolution; `pool` is the pool that may join, or kNone;
-// `over_space` lets reductions over space join, whose tiles must lie in one sample; `pool_last`: nothing
-// joins behind the pool.
-Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool pool_last = false);
+// `over_space` lets reductions over space join, whose tiles must lie in one sample; `whole_lines`: behind the
+// pool only what can be made of one window after the other.
+Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool whole_lines = false);
 
 // The text of the epilogue's parts, for a kernel whose sums are sum[phase][piece and variant][register].
 struct EpilogueText {
@@ -38,6 +39,7 @@ struct EpilogueText {
   std::string window;  // for one row, after the loop
   std::string finish;  // once, at the end; in sweeps, when a sample is left
   std::string kept;    // sweeps: declared once, before all tiles
+  std::string join;    // whole lines, if not empty: the kernel behind, for units whose tiles left parts
 };
 EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
 

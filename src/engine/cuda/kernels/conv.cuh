@@ -16,13 +16,13 @@ struct Scale {
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // ---- Pre-pass: float32 N C ... -> fp16 rows, with what the choice of the scale needs -----------------------------
 // A thread makes 16 bytes, 8 channels of one row, of each of the width's residues, which read the same sectors. A warp has
-// 32 / kWarpChunks neighbouring rows, so that what it reads and what it writes are both whole sectors.
-template <class G, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
+// 32 / CHUNKS neighbouring rows, so that what it reads and what it writes are both whole sectors.
+template <class G, int CHUNKS, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
   Scale* scale = (Scale*)(a.ws + G::kScale);
   if (!first && !scale->again) return;
   constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kResidues / G::kFw;
-  constexpr int across = chunks / G::kWarpChunks, rows = 32 / G::kWarpChunks;  // warps of the same rows; rows of a warp
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = warp % across * G::kWarpChunks + lane / rows;
+  constexpr int across = chunks / CHUNKS, rows = 32 / CHUNKS;  // warps of the same rows; rows of a warp
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = warp % across * CHUNKS + lane / rows;
   const int in_block = warp / across * rows + lane % rows;
   const float up = first ? (float)(1 << G::kGuess) : scale->up, lo_up = first ? (float)(1 << G::kLo) : scale->lo;
   // Residues of the same rows run together: what one reads, the others find in the cache.

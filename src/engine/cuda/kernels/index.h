@@ -66,6 +66,31 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
   return r;
 }
 
+// Whole lines: a unit is kJoinD tiles that lie behind one another, all that a window of the second pool needs of the depth.
+// The first kWhole units have a block each; of the others each tile has one, and leaves its part of the windows in memory.
+struct Unit {
+  int number, first, end;  // its tiles from the block's first
+  bool whole;
+};
+template <class G> DEVICE Unit whole_unit(int number) {
+  const int depths = (G::kJd + G::kJoinD - 1) / G::kJoinD, left = G::kJd - number / G::kTilesPerPlane % depths * G::kJoinD;
+  return {number, 0, left < G::kJoinD ? left : G::kJoinD, true};
+}
+template <class G> DEVICE Unit unit_of(int block) {
+  if (block < G::kWhole) return whole_unit<G>(block);
+  const int rest = block - G::kWhole;
+  Unit u = whole_unit<G>(G::kWhole + rest / G::kJoinD);
+  u.first = rest % G::kJoinD;
+  u.end = u.first < u.end ? u.first + 1 : u.first;
+  u.whole = false;
+  return u;
+}
+// A unit's first tile; from one to the next it is kTilesPerPlane.
+template <class G> DEVICE int unit_tile(int number) {
+  const int depths = (G::kJd + G::kJoinD - 1) / G::kJoinD, plane = number / G::kTilesPerPlane;
+  return (plane / depths * G::kJd + plane % depths * G::kJoinD) * G::kTilesPerPlane + number % G::kTilesPerPlane;
+}
+
 // Sweeps: a block's jobs are tiles, first all depths of one column, then of the next.
 template <class G> DEVICE int job_tile(int job) {
   const int column = job / G::kJd, jd = job % G::kJd;

@@ -41,6 +41,7 @@ template <class G> struct Pipe {
     }
     for (int g = 0; g < G::kStages - 1; ++g) fetch(g);
   }
+  DEVICE void stop() {}
   DEVICE void refresh() {}
   // The stage of group g, when it has arrived.
   DEVICE u32 next(int g) {

@@ -1,6 +1,7 @@
 R"cuda(
 // Products by wgmma (sm_90a): both operands in shared memory, brought there by bulk copies that complete on barriers.
 DEVICE void barrier_init(u32 b, int n) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(n) : "memory"); }
+DEVICE void barrier_end(u32 b) { asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(b) : "memory"); }
 DEVICE void barrier_expect(u32 b, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
@@ -90,6 +91,15 @@ template <class G> struct Pipe {
       for (int g = 0; g < G::kStages && g < G::kGroups; ++g) fetch(g);
     }
     barrier_wait(tile_full, 0);
+  }
+  // Everyone is done, and another start may follow.
+  DEVICE void stop() {
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < G::kStages; ++i) {
+      barrier_end(ring + kFull + 8 * i);
+      if (!kAhead) barrier_end(ring + kLeft + 8 * i);
+    }
+    barrier_end(ring + kTileFull);
   }
   // Addresses are not computed ahead of here, for they would not fit the registers.
   DEVICE void refresh() { asm volatile("" : "+r"(ring)); }

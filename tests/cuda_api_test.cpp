@@ -117,8 +117,9 @@ TEST_P(CudaFive, SolutionsTakeEitherKind) {
   here.check();
 }
 
-// The sizes of the documents: what the first call costs with an empty cache, and with a full one.
-TEST_P(CudaFive, FirstCallsAreQuick) {
+// The sizes of the documents: a first call leaves its kernels on disk, a second one takes them from there.
+// What each costs is said, and measured by bench/gpu.
+TEST_P(CudaFive, SecondCallsFindTheirKernels) {
   const Function& f = GetParam();
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("upweave-first-{}", getpid());
@@ -127,17 +128,19 @@ TEST_P(CudaFive, FirstCallsAreQuick) {
   setenv("UPWEAVE_CACHE", folder.c_str(), 1);
   const auto entry = std::ranges::find(catalog(), f.slug, &CatalogEntry::slug);
   ASSERT_NE(entry, catalog().end());
+  std::ptrdiff_t programs = 0;  // on disk
   for (const Precision precision : {Precision::kStrict, Precision::kFast}) {
+    ++programs;
     double seconds[2];
     for (double& s : seconds) {
       const auto start = std::chrono::steady_clock::now();
       Pipeline::named(f.slug).compile(entry->shapes, {.engine = Engine::kCuda, .precision = precision});
       s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const std::filesystem::directory_iterator files(folder);
+      EXPECT_EQ(std::distance(begin(files), end(files)), programs);
     }
     std::printf("%s %s: first call %.2f s, from the cache %.3f s\n", f.slug.c_str(),
                 precision == Precision::kStrict ? "strict" : "fast", seconds[0], seconds[1]);
-    EXPECT_LT(seconds[0], 10);
-    EXPECT_LT(seconds[1], 0.2);
   }
   std::filesystem::remove_all(folder);
   before ? setenv("UPWEAVE_CACHE", kept.c_str(), 1) : unsetenv("UPWEAVE_CACHE");

@@ -144,9 +144,8 @@ struct ConvTiles {
   // A column's pooled rows in shared memory: lanes that hold other columns meet other banks.
   int joined_pitch() const { return m + 5; }
   int joined_bytes() const { return joins() ? n * joined_pitch() * 4 : 0; }
-  int joined_windows() const {
-    return n * (lines / join[1]) * (axis[2].windows / join[2]);
-  }                                                                           // of all columns
+  // Windows of a unit, in all columns.
+  int joined_windows() const { return n * (lines / join[1]) * (axis[2].windows / join[2]); }
   int parts() const { return static_cast<int>(owners.size()) * warpgroups; }  // of a tile's reductions
   int64_t partials() const {                                                  // of all of them
     return swept ? int64_t{batch} * sample_slots() * warpgroups

@@ -1,7 +1,7 @@
 #pragma once
 // Writes an epilogue, the text between a convolution's sums and memory. For the files that make it:
 // epilogue.cpp has the whole, coordinates and operands, epilogue_values.cpp values in registers,
-// epilogue_store.cpp what leaves them.
+// epilogue_store.cpp what leaves them, epilogue_windows.cpp how windows of rows do.
 #include <cstdint>
 #include <set>
 #include <string>
@@ -14,6 +14,11 @@ namespace upweave::cuda {
 // Loops over the phases and the columns that a thread has of a row.
 inline constexpr const char* kEach = "_Pragma(\"unroll\") for (int ph = 0; ph < PH; ++ph)\n";
 inline constexpr const char* kColumns = "_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; ++i) ";
+
+// By which function a pool, and a reduction, joins two values; what a reduction begins with.
+const char* pool_join(const Node& node);
+const char* reduction_join(const Node& node);
+const char* reduction_start(const Node& node);
 
 // A value is one array y<id>[phase][column] a row, one number y<id>[phase] if it was reduced over channels. A
 // row lies in four lanes, so a sum over channels is two shuffles.
@@ -92,8 +97,9 @@ class EpilogueWriter {
   bool pools_sums(Id id) const { return t_.by_line && l_.graph[id].in[0] == f_.conv; }
   std::string pool_row(Id id);
   std::string pool_result(Id id);
-  // Whole lines: rows wait in shared memory until the unit's are there; then windows of rows leave, or a
-  // tile's part of them.
+
+  // --- Whole lines (epilogue_windows.cpp): rows wait in shared memory until the unit's are there; then
+  // windows of rows leave, or a tile's part of them.
   std::string keep_row() const;
   void join_rows(EpilogueText& text);
   // Stores the windows of a unit, or what they are reduced to over channels, from an expression of one's

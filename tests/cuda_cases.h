@@ -190,6 +190,9 @@ inline const Case kShapes[] = {
     {"split_pool",
      "conv_transpose kernel bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",
      {{"input", {2, 3, 8, 7, 9}}}},
+    {"one_line",
+     "conv_transpose kernel 16 k3 s2 p1 op1 | max_pool 12 | sum channel",
+     {{"input", {1, 16, 30}}}},
     // More units than multiprocessors: some in one block each, the rest tile by tile.
     {"many_units",
      "conv_transpose kernel bias 18 k5 s2 p2 | max_pool 2 | max_pool 3 | sum channel",

@@ -205,7 +205,7 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
     G::set(t);
     ASSERT_EQ(t.join, wish.rest);
     ASSERT_EQ(t.lines % t.join[1], 0);
-    ASSERT_LE(t.joined_bytes(), t.shared_bytes());
+    ASSERT_LE(t.joined_bytes(), t.tile_shared() + t.weight_shared());
     ASSERT_EQ(t.whole % (wish.rest[0] == 1 ? 1 : wish.multiprocessors * t.resident), 0);
     split += t.split_units() > 0 && t.whole > 0;
     // Each tile once, by the block of its unit or by one of its own.

@@ -202,7 +202,7 @@ bool tile_whole_lines(const ConvTiles& base, const TileWish& wish, double least,
         return sums + 16 <= registers_of(resident * warpgroups) &&
                resident * (t.shared_bytes() + 1024) <= room;
       };
-      if (!fits(1) || t.joined_bytes() > t.shared_bytes()) continue;
+      if (!fits(1) || t.joined_bytes() > t.tile_shared() + t.weight_shared()) continue;
       t.resident = fits(2) ? 2 : 1;
       while (t.stages < 8 && t.resident * (t.shared_bytes() + t.stage_bytes() + 1024) <= room) ++t.stages;
       // In whole turns of all blocks; what is left after those would keep few of them busy for a unit's time.

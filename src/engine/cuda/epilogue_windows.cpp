@@ -24,6 +24,8 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
     place += ", " + at;
     inside += a < spatial ? fmt::format(", min({}, {})", at, node.shape[a + 2] - 1) : ", 0";
     if (a < spatial) exists.push_back(fmt::format("at.x[{}] < {}", a + 2, node.shape[a + 2]));
+    if (a >= spatial)
+      exists.push_back(places[a - spatial] + " < 1");  // an axis that the tensor does not have
   }
   if (is(pool, "avg_pool")) {
     const int terms = d.window * h.window * w.window * t_.join[0] * t_.join[1] * t_.join[2];

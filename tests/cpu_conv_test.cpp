@@ -19,21 +19,16 @@
 #include "base/error.h"
 #include "engine/cpu/conv.h"
 #include "engine/cpu/conv_toom.h"
+#include "fresh_seed.h"
 
 namespace upweave::cpu {
 namespace {
 
+using testing::fresh_seed;
+
 int effort(int full) {
   const char* light = std::getenv("UPWEAVE_TEST_EFFORT");
   return light && std::string(light) == "light" ? std::max(1, full / 5) : full;
-}
-
-unsigned seed() {
-  static const unsigned value = [] {
-    const char* given = std::getenv("UPWEAVE_TEST_SEED");
-    return given ? static_cast<unsigned>(std::atoi(given)) : std::random_device()();
-  }();
-  return value;
 }
 
 struct Random {
@@ -229,19 +224,19 @@ void expect_direct_accuracy(const Problem& p, const Result& r, int64_t c_padded)
   }
 }
 
-class ConvOnTarget : public testing::TestWithParam<int64_t> {
+class ConvOnTarget : public ::testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override {
-    std::printf("UPWEAVE_TEST_SEED=%u\n", seed());
+    std::printf("UPWEAVE_TEST_SEED=%u\n", fresh_seed());
     hwy::SetSupportedTargetsForTest(GetParam());
   }
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 };
-INSTANTIATE_TEST_SUITE_P(Targets, ConvOnTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+INSTANTIATE_TEST_SUITE_P(Targets, ConvOnTarget, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return hwy::TargetName(target.param); });
 
 TEST_P(ConvOnTarget, DirectIsAsExactAsItsTerms) {
-  Random random(seed());
+  Random random(fresh_seed());
   for (int n = 0; n < effort(60); ++n) {
     const ConvShape shape = random_shape(random);
     SCOPED_TRACE(text(shape));
@@ -255,8 +250,8 @@ TEST_P(ConvOnTarget, DirectIsAsExactAsItsTerms) {
 
 // Each product of bfloat16 values is exact in float32, and a dot product rounds each of its two sums once.
 TEST(ConvBf16, DotProductsAreAsExactAsTheirTerms) {
-  Random random(seed() + 2);
-  std::printf("UPWEAVE_TEST_SEED=%u\n", seed());
+  Random random(fresh_seed() + 2);
+  std::printf("UPWEAVE_TEST_SEED=%u\n", fresh_seed());
   for (int n = 0; n < effort(60); ++n) {
     const ConvShape shape = random_shape(random);
     SCOPED_TRACE(text(shape));
@@ -265,7 +260,7 @@ TEST(ConvBf16, DotProductsAreAsExactAsTheirTerms) {
     const Packed conv(p, std::move(kernel));
     expect_direct_accuracy(p, conv.compute(whole(shape)), conv.kernel().channels_out());
     expect_direct_accuracy(p, conv.compute(random_box(random, shape), 1), conv.kernel().channels_out());
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
@@ -286,8 +281,8 @@ void expect_same_bits(const Packed& conv, const ConvShape& shape, Random& random
 // are not.
 TEST(ConvBf16, SubnormalsAreNotTakenForZero) {
   const auto rounded = [](double v) { return double{bf16_to_float(double_to_bf16(v))}; };
-  Random random(seed() + 7);
-  std::printf("UPWEAVE_TEST_SEED=%u\n", seed());
+  Random random(fresh_seed() + 7);
+  std::printf("UPWEAVE_TEST_SEED=%u\n", fresh_seed());
   const struct {
     int input, weights;  // powers of two
   } scales[] = {{-126, 0},  {-130, 0},  {-133, 4},  {0, -126}, {4, -133},
@@ -304,12 +299,12 @@ TEST(ConvBf16, SubnormalsAreNotTakenForZero) {
     const Packed conv(p, make_conv_kernel(shape, Dtype::kBF16, Algorithm::kDirect));
     expect_direct_accuracy(p, conv.compute(whole(shape)), conv.kernel().channels_out());
     expect_same_bits(conv, shape, random);
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
 TEST_P(ConvOnTarget, DirectBitsDoNotDependOnTheBox) {
-  Random random(seed() + 1);
+  Random random(fresh_seed() + 1);
   for (int n = 0; n < effort(20); ++n) {
     const ConvShape shape = random_shape(random);
     SCOPED_TRACE(text(shape));
@@ -419,7 +414,7 @@ double toom_bound(const Problem& p, const Extents& tile, int64_t c, const Extent
 }
 
 TEST_P(ConvOnTarget, ToomStaysInsideItsBound) {
-  Random random(seed() + 3);
+  Random random(fresh_seed() + 3);
   for (int n = 0; n < effort(60); ++n) {
     const ToomCase c = random_toom(random);
     SCOPED_TRACE(text(c));
@@ -443,7 +438,7 @@ TEST_P(ConvOnTarget, ToomStaysInsideItsBound) {
 }
 
 TEST_P(ConvOnTarget, ToomBitsDoNotDependOnTheBox) {
-  Random random(seed() + 4);
+  Random random(fresh_seed() + 4);
   for (int n = 0; n < effort(30); ++n) {
     const ToomCase c = random_toom(random);
     SCOPED_TRACE(text(c));
@@ -470,8 +465,8 @@ const std::vector<Named>& pipelines() {
 }
 
 void expect_promise(Dtype type, Precision precision, double of_direct) {
-  Random random(seed() + 5);
-  std::printf("UPWEAVE_TEST_SEED=%u\n", seed());
+  Random random(fresh_seed() + 5);
+  std::printf("UPWEAVE_TEST_SEED=%u\n", fresh_seed());
   for (const Named& named : pipelines()) {
     const ConvShape& s = named.shape;
     const Problem p = random_problem(random, s, type);
@@ -517,7 +512,7 @@ TEST(ConvPromise, Bf16KernelsLoseNothingThatBf16Has) { expect_promise(Dtype::kBF
 
 // Outputs that a strange value reaches are what direct sums make of it; its neighbours do not notice.
 TEST_P(ConvOnTarget, StrangeValuesStayWhereTheyAre) {
-  Random random(seed() + 6);
+  Random random(fresh_seed() + 6);
   const float inf = std::numeric_limits<float>::infinity();
   for (int n = 0; n < effort(30); ++n) {
     const ToomCase c = random_toom(random);
@@ -560,7 +555,7 @@ TEST_P(ConvOnTarget, StrangeValuesStayWhereTheyAre) {
 
 // Tiny inputs and tiny or enormous weights are as exact as direct sums: they are direct sums.
 TEST_P(ConvOnTarget, ExtremeScalesGoTheDirectWay) {
-  Random random(seed() + 7);
+  Random random(fresh_seed() + 7);
   for (const auto& [input, weight] :
        {std::pair{0x1p-140, 0x1p20}, {0x1p-70, 1.0}, {1.0, 0x1p-130}, {1.0, 0x1p90}}) {
     ToomCase c = random_toom(random);
@@ -607,7 +602,7 @@ TEST(ConvChoice, TransformsWhereTheyPay) {
 }
 
 TEST(ConvChoice, BoxesHoldWholeGranulesAndWindows) {
-  Random random(seed() + 8);
+  Random random(fresh_seed() + 8);
   for (int n = 0; n < 200; ++n) {
     ToomCase c = random_toom(random);
     for (int a = 0; a < 3; ++a) c.shape.window[a] = random.between(1, 6);

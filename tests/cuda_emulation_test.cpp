@@ -13,6 +13,8 @@
 
 #include "cuda_cases.h"
 #include "engine/cuda/lower.h"
+#include "fresh_seed.h"
+#include "random_pipeline.h"
 
 namespace upweave::cuda {
 namespace {
@@ -177,11 +179,13 @@ TEST_P(CudaEmulation, MatchesTheReference) {
   const Lowered lowered = lower(plan, options, Chip{.multiprocessors = 3});  // few: many tiles a block
   std::string said;
   for (const std::string& note : lowered.notes) said += "\n  " + note;
-  SCOPED_TRACE(c.text + " of " + to_string(graph[0].shape) + said);
+  SCOPED_TRACE(fmt::format("{} of {}, UPWEAVE_TEST_SEED={}{}", c.text, to_string(graph[0].shape),
+                           testing::fresh_seed(), said));
 
   // The kernel is of the kind that the case is meant for.
   const bool fast = c.precision == Precision::kFast;
-  const std::string kind = c.name.starts_with("sweep")           ? "planes go through a ring"
+  const std::string kind = c.name == "random"                    ? ""
+                           : c.name.starts_with("sweep")         ? "planes go through a ring"
                            : c.name.starts_with("line")          ? "line by line"
                            : c.name.starts_with("whole")         ? "whole lines"
                            : c.name.starts_with("relay") && fast ? "for the samples before"
@@ -234,7 +238,8 @@ TEST_P(CudaEmulation, MatchesTheReference) {
 
 // Each kind of kernel, in few tiles: sweeps whose outputs leave by tensor copies and by stores, two over one
 // copy, taps of one width phase alone, blocks side by side; tiles by line; a ring of weights; weights that
-// stay; whole lines. UPWEAVE_TEST_EFFORT=full: what runs on GPUs too.
+// stay; whole lines; and pipelines that are new in every run. UPWEAVE_TEST_EFFORT=full: what runs on GPUs
+// too.
 std::vector<Case> cases() {
   const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
   if (effort && std::string(effort) == "full") return testing::all_cases();
@@ -307,6 +312,14 @@ std::vector<Case> cases() {
   c.values = testing::Values::kNormal;
   c.dtype = Dtype::kBF16;
   all.push_back(c);
+  for (unsigned k = 0; k < 6; ++k) {
+    const testing::RandomPipeline random = testing::random_pipeline(uint64_t{testing::fresh_seed()} + k);
+    all.push_back({"random", random.text, random.shapes,
+                   k % 3 == 0   ? Dtype::kF32
+                   : k % 3 == 1 ? Dtype::kF16
+                                : Dtype::kBF16,
+                   k % 2 ? Precision::kFast : Precision::kStrict});
+  }
   return all;
 }
 

@@ -115,7 +115,8 @@ Verdict compare(Case& c) {
     const double w = want.data[static_cast<size_t>(i)], got = load_element(c.output.data(), dtype, i);
     const double bound = element_bound(w, want.err[static_cast<size_t>(i)], dtype);
     double fraction = std::fabs(got - w) / bound;
-    if (got == w || (std::isnan(got) && std::isnan(w))) fraction = 0;
+    const bool overflows = std::isinf(got) && (got > 0 ? w : -w) + bound >= largest(dtype);
+    if (got == w || overflows || (std::isnan(got) && std::isnan(w))) fraction = 0;
     if (std::isnan(fraction)) fraction = std::numeric_limits<double>::infinity();
     if (i > 0 && fraction <= verdict.worst) continue;
     verdict.worst = fraction;

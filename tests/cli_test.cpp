@@ -156,6 +156,13 @@ TEST_F(Cli, VerifyIsTheSameTwice) {
   EXPECT_NE(run(arguments).out, run("verify max-max-sum --engine reference --json --seed 4").out);
 }
 
+TEST_F(Cli, VerifyKnowsThatValuesOverflow) {
+  for (const char* engine : {"reference", "cpu"}) {
+    const json facts = expect_json(std::string("verify 'add 1e39' --input 1x2x4 --json --engine ") + engine);
+    EXPECT_EQ(facts["right"], true) << facts;
+  }
+}
+
 TEST_F(Cli, MistakesOfTheCommandLine) {
   expect_error("", "subcommand");
   expect_error("frobnicate", "frobnicate");

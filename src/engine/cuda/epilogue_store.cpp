@@ -141,9 +141,9 @@ std::string EpilogueWriter::store(Id id) {
   if (pairs_rows(id)) {
     return fmt::format(
         "{{ {0}const i64 pair = base + (lane & 4 ? {1}ll - 1 : 0);\n_Pragma(\"unroll\") for (int i = 0; i < "
-        "G::kN / 4; i += 2) {{\nconst u32 both = pair_rows<{2}>({3}[0][i], {3}[0][i + 1]);\n"
+        "G::kN / 4; i += 2) {{\nconst u32 both = pair_rows<{2}>(y{3}[0][i], y{3}[0][i + 1]);\n"
         "if (ok) *(u32*)(({2}*){4} + pair + 4 * i * {1}ll) = both; }} }}\n",
-        base, voxels_of(id), type, fmt::format("y{}", id), to);
+        base, voxels_of(id), type, id, to);
   }
   const std::string each = fmt::format("store<{}>({}, {} + ph, {});", type, to, at, element(id)),
                     real = fmt::format("if (ph == 0 || ow0 + ph < {}) ", width);

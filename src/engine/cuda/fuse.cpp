@@ -354,6 +354,14 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   return true;
 }
 
+// Reductions over `axes`, and those that join values two by two.
+static bool over(const Node& node, const char* axes) {
+  return node.attrs.has("axes") && node.attrs.word("axes") == axes;
+}
+static bool joins_values(const Node& node) {
+  return is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min");
+}
+
 // Whether `id` can follow `last` where whole lines leave their windows one by one: nobody else reads `last`,
 // and it takes one value to another, or reduces values that are there for every channel over them.
 static bool follows_windows(const Graph& graph, const Pass& pass, const Fusion& f, Id last, Id id) {
@@ -366,8 +374,7 @@ static bool follows_windows(const Graph& graph, const Pass& pass, const Fusion& 
       }))
     return false;
   if (is_pointwise(node)) return node.shape == graph[last].shape;
-  return node.attrs.has("axes") && node.attrs.word("axes") == "channel" &&
-         (is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min"));
+  return over(node, "channel") && joins_values(node);
 }
 
 Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool whole_lines) {
@@ -403,8 +410,6 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
     }
     if (!possible || !f.holds(node.in[0])) continue;
     if (behind && whole_lines && !follows_windows(graph, pass, f, f.last, id)) continue;
-    const bool channel = node.attrs.has("axes") && node.attrs.word("axes") == "channel";
-    const bool space = node.attrs.has("axes") && node.attrs.word("axes") == "space";
     bool reduction = false, scalar = scalars;
     if (is_pointwise(node)) {
       if (node.shape[1] != 1) scalar = false;
@@ -412,13 +417,12 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
       if (behind || scalars) continue;
       behind = true;
       scalar = false;
-    } else if (channel && !scalars && node.in[0] != kNone && !is(node, "softmax_stats")) {
+    } else if (over(node, "channel") && !scalars && node.in[0] != kNone && !is(node, "softmax_stats")) {
       f.whole_columns = true;
-      scalar =
-          is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") || is(node, "logsumexp");
+      scalar = joins_values(node) || is(node, "logsumexp");
     } else if (over_space && !scalars &&
-               (is(node, "moments") || (space && (is(node, "sum") || is(node, "mean") || is(node, "max") ||
-                                                  is(node, "min") || is(node, "softmax_stats"))))) {
+               (is(node, "moments") ||
+                (over(node, "space") && (joins_values(node) || is(node, "softmax_stats"))))) {
       reduction = true;
       if (!(is(node, "moments") && node.attrs.word("axes") == "batch")) f.one_sample = true;
     } else {

@@ -199,11 +199,12 @@ inline const Case kShapes[] = {
      {{"input", {150, 3, 8, 7, 9}}}},
     {"all_columns_by_line", "conv_transpose kernel 256 k3 s1 p1 | max_pool 2", {{"input", {40, 64, 11, 12}}}},
 };
-// What the documents' last pipeline is at its size: tiles by line, pooled values in blocks of channels.
+// What the documents' last pipeline is at its size: tiles by line, pooled values in blocks of channels; with
+// 16-bit elements in two launches, the second of which stores over the input's copy.
 inline const Case kByLine = {
     "batchnorm_by_line",
     "conv_transpose kernel 48 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 3 gw gb",
-    {{"input", {150, 7, 11, 12}}}};
+    {{"input", {150, 7, 31, 12}}}};
 
 // Depth swept with a ring of planes: several jobs a block, fewer pieces than warpgroups, columns that fill no
 // tile, three planes a tile, no depth at all, taps of one width phase alone, outputs that fill no 16 bytes.
@@ -282,6 +283,7 @@ inline std::vector<Case> all_cases() {
       add(c, Dtype::kF32, Precision::kStrict, values);
     }
   }
+  add(kByLine, Dtype::kBF16, Precision::kFast, Values::kDark);
   for (const Case& c : kShapes) {
     for (const Precision precision : both) add(c, Dtype::kF32, precision, Values::kNormal);
   }

@@ -123,7 +123,7 @@ std::string launches(const Lowered& lowered) {
                             v.floats ? 4 : 2, v.swizzle, fmt::join(v.extents, ", "), fmt::join(strides, ", "),
                             fmt::join(v.box, ", "));
       }
-      std::string parameters;  // Maps, or two of them and a Leg
+      std::string parameters;  // Maps, two of them and a Leg, or a LineLeg
       for (size_t i = 0; i < maps.size(); i += 3) {
         parameters += fmt::format("{}Maps{{{}, {}, {}}}",
                                   i > 0             ? ", "
@@ -132,7 +132,7 @@ std::string launches(const Lowered& lowered) {
                                   maps[i], maps[i + 1], maps[i + 2]);
       }
       if (maps.size() > 3) parameters += "}";
-      if (!launch.numbers.empty()) parameters += fmt::format(", Leg{{{}}}", fmt::join(launch.numbers, ", "));
+      if (!launch.numbers.empty()) parameters += fmt::format(", {{{}}}", fmt::join(launch.numbers, ", "));
       text += fmt::format("  emulator::launch({}, {}, {}, [&] {{ {}(a{}); }});\n", launch.grid[0],
                           launch.grid[1], launch.block, launch.kernel, parameters);
     }
@@ -195,6 +195,9 @@ TEST_P(CudaEmulation, MatchesTheReference) {
     EXPECT_NE(lowered.source.find("kRun = 4;\n  static constexpr int kAbreast = 1;"), std::string::npos);
   }
 
+  if (c.name == "lines_divided") {
+    EXPECT_EQ(std::ranges::count(lowered.run, "conv_0", &Launch::kernel), 2);
+  }
   if (c.name == "whole_lines") {  // some units in one block, some tile by tile
     EXPECT_EQ(lowered.source.find("kWhole = 0;"), std::string::npos);
     EXPECT_EQ(lowered.run.back().kernel, "join_0");
@@ -306,6 +309,17 @@ std::vector<Case> cases() {
     c.dtype = dtype;
     all.push_back(c);
   }
+  // Pooled float32 values in the output's memory and the copy's, two launches.
+  c = {"lines_divided",
+       "conv_transpose kernel 48 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 3 gw gb",
+       {{"input", {24, 7, 11, 12}}}};
+  c.dtype = Dtype::kF16;
+  all.push_back(c);
+  c.precision = Precision::kFast;
+  c.dtype = Dtype::kBF16;
+  all.push_back(c);
+  c.values = testing::Values::kDark;
+  all.push_back(c);
   c = few[std::size(few) - 1];  // whole lines of float32 products, and of others' elements
   c.values = testing::Values::kSpecial;
   all.push_back(c);

@@ -11,8 +11,9 @@ namespace upweave::cuda {
 namespace {
 
 Lowered lower_text(const std::string& text, const Shapes& shapes, Precision precision = Precision::kFast,
-                   bool hopper = true) {
+                   bool hopper = true, Dtype dtype = Dtype::kF32) {
   Options options;
+  options.dtype = dtype;
   options.engine = Engine::kCuda;
   options.precision = precision;
   Chip chip;
@@ -50,6 +51,26 @@ TEST(CudaLower, FivePipelinesFuse) {
       EXPECT_NE(joined(lowered.notes).find(e.nodes), std::string::npos) << joined(lowered.notes);
       EXPECT_EQ(lowered.run.size(), e.launches) << e.slug;
       EXPECT_LT(static_cast<double>(lowered.workspace_bytes), e.megabytes * 1e6) << e.slug;
+    }
+  }
+}
+
+// In every element type: the fp16 copy of what the convolution reads (strict float32: hi and lo), with gaps
+// and statistics at most 30% more. Nothing of the output's size.
+TEST(CudaLower, ExtraMemoryIsTheCopy) {
+  for (const CatalogEntry& entry : catalog()) {
+    if (!entry.slug.starts_with("conv-")) continue;  // the five documents
+    const double copy = 2. * static_cast<double>(count(entry.shapes.at("input"))) /
+                        (entry.slug.find("avgpool-clamp") != std::string::npos ? 8 : 1);
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+      for (const Precision precision : {Precision::kFast, Precision::kStrict}) {
+        const Lowered lowered = lower_text(Pipeline::named(entry.slug, entry.settings).text(), entry.shapes,
+                                           precision, true, dtype);
+        // What is computed before the convolution is no fp16 number, whatever the elements are.
+        const bool lo = precision == Precision::kStrict &&
+                        (dtype == Dtype::kF32 || entry.slug.find("avgpool-clamp") != std::string::npos);
+        EXPECT_LT(static_cast<double>(lowered.workspace_bytes), 1.3 * copy * (lo ? 2 : 1)) << entry.slug;
+      }
     }
   }
 }

@@ -15,7 +15,9 @@ namespace {
 struct G {
   static inline bool kBoxes, kByLine, kSwept;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchH, kPitchW, kPlane,
-      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles, kJoinD, kWhole;
+      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles, kJoinD, kWhole, kCOut, kPooledLines,
+      kPooledWidth, kOwnLines, kRestSamples;
+  static inline int64_t kPlaneBytes, kRest = 0;
   static void set(const ConvTiles& t) {
     kBoxes = t.boxes;
     kByLine = t.by_line;
@@ -35,6 +37,10 @@ struct G {
     kLines = t.lines;
     kWidth = std::max(8, t.width);
     kBatch = t.batch;
+    kCOut = t.c_out;
+    kPooledLines = t.pooled_lines, kPooledWidth = t.pooled_width;
+    kOwnLines = t.own_lines, kRestSamples = t.rest_samples;
+    kPlaneBytes = t.plane_bytes();
   }
 };
 
@@ -299,19 +305,75 @@ void check_by_line(const ConvGeometry& geometry, const TileWish& wish, int& tile
   // Every tile is some block's, once.
   std::set<int> shared;
   int count = 0;
-  for (int s = 0; s < t.plain_turns * t.launched; ++s, ++count)
-    shared.insert(t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane);
-  for (const auto& tiles : t.last_tiles) {
-    for (const int tile : tiles) shared.insert(tile), ++count;
+  for (const LineLeg& leg : t.legs) {
+    for (int s = leg.first; s < leg.first + leg.plain_turns * t.launched; ++s, ++count)
+      shared.insert(t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane);
+    for (const auto& tiles : leg.last_tiles) {
+      for (const int tile : tiles) shared.insert(tile), ++count;
+    }
   }
   EXPECT_EQ(count, t.tiles);
   EXPECT_EQ(static_cast<int>(shared.size()), t.tiles);
   EXPECT_TRUE(shared.empty() || (*shared.begin() == 0 && *shared.rbegin() == t.tiles - 1));
 }
 
+// Pooled values in the output's memory and the copy's: no two at one place, each line's in the output where
+// its own channels will be, and none where its own launch or a later one still reads the input.
+void check_divided(ConvTiles t, int lines, int width, int& divided) {
+  const int64_t alone = int64_t{t.axis[1].windows} * t.c_out * lines * width * 4;
+  const int64_t copy = t.copy_bytes();
+  if (!divide_lines(t, lines, width)) return;
+  ++divided;
+  G::set(t);
+  EXPECT_LT(t.copy_bytes() - copy, alone);
+  ASSERT_EQ(t.legs.back().end, t.tiles);
+  // The first launch that has tiles of a line, and the first byte of a plane that each launch reads.
+  std::vector<int> stores(t.axis[0].windows, 2);
+  int64_t read[] = {t.plane_bytes(), t.plane_bytes()};
+  for (int leg = 0; leg < static_cast<int>(t.legs.size()); ++leg) {
+    for (int s = t.legs[leg].first; s < t.legs[leg].end; ++s) {
+      const int line = t.line_order[s / t.tiles_per_plane];
+      stores[line] = std::min(stores[line], leg);
+      for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
+        if (line + t.line_shift[g] < 0 || line + t.line_shift[g] >= t.axis[0].stored) continue;
+        const int64_t row = t.spare + t.guard + int64_t{line} * t.plane + t.chunks[g * t.axis[2].f].first_row;
+        ASSERT_GE(row, t.spare);
+        read[leg] = std::min(read[leg], row * t.row_bytes());
+      }
+    }
+  }
+  read[0] = std::min(read[0], read[1]);
+  std::set<int64_t> own, rest;
+  const int64_t bytes = int64_t{width} * 64, place = int64_t{lines} * width * 32;
+  for (int n = 0; n < t.axis[1].windows; ++n) {
+    for (int block = 0; block < t.c_out / 16; ++block) {
+      for (int line = 0; line < lines; ++line) {
+        if (index::own_line<G>(line)) {
+          const int64_t at = index::own_at<G>(n, block, line);
+          ASSERT_EQ(at % 16, 0);
+          ASSERT_EQ(at / place, n * (t.c_out / 16) + block);
+          ASSERT_LE(at % place + bytes, place);
+          own.insert(at);
+          continue;
+        }
+        const int64_t at = index::rest_at<G>(n, block, line);
+        ASSERT_EQ(at % 16, 0);
+        ASSERT_LT(at / t.plane_bytes(), t.copy_planes());
+        ASSERT_LE(at % t.plane_bytes() + bytes, read[stores[line]]);
+        rest.insert(at);
+      }
+    }
+  }
+  ASSERT_EQ(static_cast<int64_t>(own.size() + rest.size()) * bytes, alone);
+  for (const auto& places : {own, rest}) {
+    for (auto it = places.begin(), next = it; it != places.end() && ++next != places.end(); it = next)
+      ASSERT_LE(*it + bytes, *next);
+  }
+}
+
 TEST(CudaTiles, LinesMeetTheirInputs) {
   Pick pick{std::mt19937(5)};
-  int tiled = 0;
+  int tiled = 0, divided = 0;
   for (int round = 0; round < 200; ++round) {
     ConvGeometry g;
     g.spatial = 2;
@@ -332,8 +394,14 @@ TEST(CudaTiles, LinesMeetTheirInputs) {
     SCOPED_TRACE(round);
     check_by_line(g, wish, tiled);
     if (HasFatalFailure()) return;
+    g.c_out = (g.c_out + 15) / 16 * 16;
+    ConvTiles t;
+    if (!tile_by_line(g, wish, t)) continue;
+    check_divided(t, t.axis[0].out / t.axis[0].window, t.axis[2].out / t.axis[2].window, divided);
+    if (HasFatalFailure()) return;
   }
   EXPECT_GT(tiled, 75);
+  EXPECT_GT(divided, 50);
 }
 
 // Sweeps: the planes that a block's jobs read are those that are brought for it, in that order; and in them
@@ -452,13 +520,26 @@ TEST(CudaTiles, BatchNormGoesByLine) {
     EXPECT_EQ(t.n, 128);
     EXPECT_EQ(t.row_steps(), 512. * 18 * 2 * 158 * 5);
     // 11376 lines of taps for 132 blocks: 86.2 each. No block has more than 88, or 85 in ten tiles.
-    EXPECT_EQ(t.plain_turns, 0);
-    for (const auto& tiles : t.last_tiles) {
+    ASSERT_EQ(t.legs.size(), 1u);
+    EXPECT_EQ(t.legs[0].plain_turns, 0);
+    auto lines_of = [&](const std::vector<int>& tiles) {
       int lines = 0;
       for (const int tile : tiles)
         lines += t.lines_at(tile / t.tiles_per_plane, 0) + t.lines_at(tile / t.tiles_per_plane, 1);
-      EXPECT_LE(lines, tiles.size() > 9 ? 85 : 88);
-    }
+      return lines;
+    };
+    for (const auto& tiles : t.legs[0].last_tiles) EXPECT_LE(lines_of(tiles), tiles.size() > 9 ? 85 : 88);
+    // In two launches no more, if the second one's blocks begin where the first one's are done; and an eighth
+    // more memory for half of the pooled values.
+    const int64_t copy = t.copy_bytes();
+    ASSERT_TRUE(divide_lines(t, 17, 17));
+    ASSERT_EQ(t.legs.size(), 2u);
+    std::vector<int> days;
+    for (const auto& tiles : t.legs[0].last_tiles) days.push_back(lines_of(tiles));
+    std::ranges::sort(days);
+    EXPECT_GE(days.front(), days.back() - 5);  // so that nobody waits long
+    for (size_t b = 0; b < days.size(); ++b) EXPECT_LE(days[b] + lines_of(t.legs[1].last_tiles[b]), 89);
+    EXPECT_LE(t.copy_bytes(), copy + copy / 8);
   }
 }
 

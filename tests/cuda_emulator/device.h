@@ -437,6 +437,7 @@ inline void ptx_cp_async_bulk_commit_group() {}
 inline void ptx_cp_async_bulk_wait_group() {}
 inline void ptx_cp_async_bulk_wait_group_read() {}
 inline void ptx_griddepcontrol_wait() {}
+inline void ptx_griddepcontrol_launch_dependents() {}
 inline void ptx_createpolicy_fractional_L2__evict_first_b64(unsigned long long&) {}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {}

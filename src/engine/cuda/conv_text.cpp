@@ -120,11 +120,19 @@ int64_t weight_columns(const ConvTiles& t) {
   return int64_t{t.c_out} * t.axis[0].kernel * t.axis[1].kernel * t.axis[2].kernel;
 }
 
-// By line: turns for which every block has a list.
-static size_t last_turns(const ConvTiles& t) {
+// Turns of a leg for which every block has a list.
+static size_t last_turns(const LineLeg& leg) {
   size_t most = 0;
-  for (const auto& tiles : t.last_tiles) most = std::max(most, tiles.size());
+  for (const auto& tiles : leg.last_tiles) most = std::max(most, tiles.size());
   return most;
+}
+
+std::vector<int> leg_numbers(const ConvTiles& t, size_t which) {
+  size_t lists = 0;
+  for (size_t i = 0; i < which; ++i) lists += last_turns(t.legs[i]) * t.launched;
+  const LineLeg& leg = t.legs[which];
+  return {static_cast<int>(which), leg.first, leg.plain_turns,
+          leg.plain_turns + static_cast<int>(last_turns(leg)), static_cast<int>(lists)};
 }
 
 // The tiling as constants of a struct and tables beside it.
@@ -151,7 +159,6 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   put("kTileShared", t.tile_shared()), put("kTileHalf", t.tile_half()), put("kBuffers", t.buffers),
       put("kOwners", static_cast<int64_t>(t.owners.size())), put("kWeightShared", t.weight_shared()),
       put("kScratch", t.scratch_bytes()), put("kTakers", t.takers);
-  put("kPlainTurns", t.plain_turns), put("kTurns", t.plain_turns + last_turns(t));
   put("kStages", t.stages), put("kStageBytes", t.stage_bytes()), put("kSlabBytes", t.slab_bytes());
   const int64_t half_slab = int64_t{t.n} * t.row_bytes();
   add("kSlabStep", t.swept ? half_slab : t.slab_bytes()),
@@ -163,6 +170,10 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
         put("kWhole", t.whole), put("kWindowLines", t.lines / t.join[1]),
         put("kWindowsAcross", w.windows / t.join[2]), put("kJoinedWindows", t.joined_windows()),
         put("kJoinedPitch", t.joined_pitch());
+  }
+  if (t.pooled_lines > 0) {  // divided
+    put("kPooledLines", t.pooled_lines), put("kPooledWidth", t.pooled_width), put("kOwnLines", t.own_lines),
+        put("kRestSamples", t.rest_samples), add("kRest", p.copy);
   }
   if (t.swept) {
     put("kPlanes", t.planes), put("kRun", t.run), put("kAbreast", t.abreast), put("kTileLines", t.tile_lines),
@@ -179,8 +190,8 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   put("kFd", d.f), put("kFh", h.f), put("kFw", w.f), put("kOnceH", h.once), put("kOnceW", w.once),
       put("kInD", d.in), put("kInH", h.in), put("kInW", w.in);
   put("kKd", d.kernel), put("kKh", h.kernel), put("kKw", w.kernel), add("kPlaneBytes", t.plane_bytes());
-  add("kCopy", p.copy), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)), add("kScale", p.scale),
-      add("kExtremes", p.extremes);
+  add("kCopy", p.copy + t.spare * t.row_bytes()), add("kCopyHalf", t.copy_bytes() / (t.input_lo ? 2 : 1)),
+      add("kScale", p.scale), add("kExtremes", p.extremes);
   add("kStream", p.stream), add("kWeightScale", p.weight_scale), add("kWeightExtremes", p.weight_extremes);
   put("kWeightExtremeCount", weight_columns(t));
   // The pre-pass's guess at the input's scale and its lo's: with one for both, in the middle of what fits.
@@ -208,10 +219,11 @@ std::string geometry_text(const std::string& g, const ConvTiles& t, const Prepar
   if (t.by_line) {
     text += ints(g + "_shifts", "int", {t.line_shift.begin(), t.line_shift.end()}) +
             ints(g + "_order", "int", {t.line_order.begin(), t.line_order.end()});
-    std::vector<int64_t> last(last_turns(t) * t.last_tiles.size(), t.tiles);
-    for (size_t b = 0; b < t.last_tiles.size(); ++b) {
-      for (size_t turn = 0; turn < t.last_tiles[b].size(); ++turn)
-        last[turn * t.last_tiles.size() + b] = t.last_tiles[b][turn];
+    std::vector<int64_t> last;
+    for (const LineLeg& leg : t.legs) {
+      for (size_t turn = 0; turn < last_turns(leg); ++turn) {
+        for (const auto& tiles : leg.last_tiles) last.push_back(turn < tiles.size() ? tiles[turn] : t.tiles);
+      }
     }
     text += ints(g + "_last", "int", last);
     std::vector<int64_t> offsets;  // of every line's taps and variants

@@ -16,7 +16,8 @@ std::string products_text(const std::string& g, const ConvTiles& t);
 // What stands between the kernel's braces; `fma` for data that fp16 cannot hold.
 std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma);
-// The same for tiles by line.
+// The same for tiles by line, and the kernel's parameter LineLeg for one of the legs (lines_sm90.cuh).
+std::vector<int> leg_numbers(const ConvTiles& tiles, size_t which);
 std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma);
 // The same for sweeps, and the function of its products. `role` declares the owner for which the block works,

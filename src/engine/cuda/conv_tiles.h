@@ -62,6 +62,13 @@ struct PairView {
   int at = 0;     // bytes from a plane's first
 };
 
+// Tiles by line: what one launch does of them, from the first to the end in line_order.
+struct LineLeg {
+  int first = 0, end = 0;
+  int plain_turns = 0;                       // in which block b takes the b-th of the next tiles
+  std::vector<std::vector<int>> last_tiles;  // per block: its tiles in the turns after those
+};
+
 struct ConvTiles {
   std::array<Axis, 3> axis;  // d, h, w; missing ones have extent 1
   int batch = 1, c_in = 1, c_out = 1;
@@ -117,11 +124,14 @@ struct ConvTiles {
   // Tiles by line (line_tiles.cpp): rows are (line, sample, window); group g of steps is one line of taps.
   bool by_line = false;
   std::vector<int> line_shift;  // per group: the line that it reads, counted from the tile's window
-  std::vector<int> line_order;  // lines of windows, most work first
+  std::vector<int> line_order;  // lines of windows: those of a leg together, most work first
   int launched = 1;             // blocks, each for many tiles
-  int plain_turns = 0;          // in which block b takes the b-th of the next tiles in that order
-  std::vector<std::vector<int>> last_tiles;  // per block: its tiles in the turns after those
-  bool pool_in_memory = false;               // running values of the pool lie where the pooled ones will
+  std::vector<LineLeg> legs;
+  bool pool_in_memory = false;  // running values of the pool lie where the pooled ones will
+  // Pooled values of 16-bit pipelines (divide_lines): of the first own_lines lines in the output's memory, of
+  // the others in the copy's planes: rest_samples of all samples in each, from `spare` rows before its first.
+  int pooled_lines = 0, pooled_width = 0, own_lines = 0, rest_samples = 0;
+  int64_t spare = 0;
 
   // Whether hi and lo should have one scale, so that their products meet in one sum.
   bool one_scale() const { return (by_line || swept) && weights_lo; }
@@ -157,8 +167,10 @@ struct ConvTiles {
     return result;
   }
   int sample_slots() const { return owners.back().first_slot + owners.back().slots; }
-  int64_t plane_bytes() const { return (rows + 2 * guard) * row_bytes(); }  // of one residue and block
-  int64_t copy_bytes() const { return plane_bytes() * residues * blocks * (input_lo ? 2 : 1); }
+  int copy_planes() const { return residues * blocks * (input_lo ? 2 : 1); }
+  // Of one residue and block of channels.
+  int64_t plane_bytes() const { return (spare + rows + 2 * guard) * row_bytes(); }
+  int64_t copy_bytes() const { return plane_bytes() * copy_planes(); }
   int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
   double efficiency() const;                // useful rows over rows computed
   double row_steps() const;                 // rows that are multiplied, over all steps and variants
@@ -190,6 +202,13 @@ bool tile_conv(const ConvGeometry& geometry, const TileWish& wish, ConvTiles& ti
 
 // The same by line, where that is possible.
 bool tile_by_line(const ConvGeometry& geometry, const TileWish& wish, ConvTiles& tiles);
+
+// By line: places for the float32 pooled values of a pipeline whose output has 16 bits an element, without
+// memory of the output's size. Half of them fit where the output will be. The others take the place of input
+// that nobody reads any more: a first launch does half of the lines, and the second stores over what only
+// the first has read. False if that is no less than memory of their own. There are so many lines of so many
+// windows, beside which tiles may have others whose outputs no window holds.
+bool divide_lines(ConvTiles& tiles, int64_t lines, int64_t width);
 
 // The same with sweeps, from a tiling whose steps are listed; at least `least` of its rows are useful.
 bool tile_sweep(const ConvTiles& base, const TileWish& wish, double least, ConvTiles& tiles);

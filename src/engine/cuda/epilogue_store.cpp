@@ -70,8 +70,8 @@ std::string EpilogueWriter::pool_result(Id id) {
       "if (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], load<{5}>({6}, {7})); }} }}\n"
       "if (group == {9}) {{ {2}{{ {8}pool[p][r][i] = pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n"
       "{2}y{0}[0][i] = pool[p][r][i];\n",
-      id, store_base(id), kColumns, column_exists(), pool_join(node), l_.source.type(id),
-      l_.source.address(id), store_at(id), sign, t_.phases.size() - 1, scale);
+      id, store_base(id), kColumns, column_exists(), pool_join(node), l_.source.type(id), store_to(id),
+      store_at(id), sign, t_.phases.size() - 1, scale);
 }
 
 int64_t EpilogueWriter::voxels_of(Id id) const {
@@ -86,6 +86,12 @@ std::string EpilogueWriter::voxel_at(Id id) const {
 }
 
 std::string EpilogueWriter::store_base(Id id) const {
+  if (divided(id)) {
+    return fmt::format(
+        "u8* const home = divided_at<G>(a, n, blockIdx.y * (G::kN / 16), oh) + (ow0 * 16 + 2 * t) * 4;\n"
+        "const int step = own_line<G>(oh) ? {} : {};\n",
+        voxels_of(id) * 8, l_.graph[id].shape.back() * 16);
+  }
   if (blocked(id)) {
     return fmt::format(
         "const i64 base = (((i64)n * {0} + blockIdx.y * (G::kN / 16)) * {1}ll + {2}) * 16 + 2 * t;\n",
@@ -95,7 +101,10 @@ std::string EpilogueWriter::store_base(Id id) const {
                      voxel_at(id));
 }
 
+std::string EpilogueWriter::store_to(Id id) const { return divided(id) ? "home" : l_.source.address(id); }
+
 std::string EpilogueWriter::store_at(Id id) const {
+  if (divided(id)) return "i / 4 * step + i / 2 % 2 * 8 + i % 2";
   if (blocked(id)) return fmt::format("base + i / 4 * {}ll + i / 2 % 2 * 8 + i % 2", voxels_of(id) * 16);
   return fmt::format("base + (8 * (i / 2) + i % 2) * {}ll", voxels_of(id));
 }
@@ -111,7 +120,7 @@ std::string EpilogueWriter::column_exists() const {
 
 std::string EpilogueWriter::store(Id id) {
   const int64_t width = l_.graph[id].shape.back();
-  const std::string type = l_.source.type(id), to = l_.source.address(id);
+  const std::string type = l_.source.type(id), to = store_to(id);
   const int ph = phases(id);
   const int together = f_.scalar[id] ? 1 : pairs_rows(id) ? 2 : width % ph == 0 ? ph : 1;
   if (together > 1 && l_.source.places[id].kind == Location::Kind::kOutput) {
@@ -252,10 +261,10 @@ std::string EpilogueWriter::reduction_flush(Id id) {
   const char* tile = t_.by_line ? "blockIdx.x" : "tile";  // by line a block's tiles have one part together
   if (moments_of_sums(id)) {
     return fmt::format(
-        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner));\n"
+        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner){3});\n"
         "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
         "{2}, o));\n",
-        id, at, tile);
+        id, at, tile, t_.by_line ? ", more" : "");
   }
   return fmt::format(
       "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"

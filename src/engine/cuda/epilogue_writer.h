@@ -110,8 +110,10 @@ class EpilogueWriter {
   int64_t voxels_of(Id id) const;
   std::string voxel_at(Id id) const;
   bool blocked(Id id) const { return l_.source.places[id].blocked; }
-  // Where value `id` of the row lies: of column i, store_at from what store_base declares.
+  bool divided(Id id) const { return !l_.source.places[id].divided.empty(); }
+  // Where value `id` of the row lies: of column i, store_at behind store_to, by what store_base declares.
   std::string store_base(Id id) const;
+  std::string store_to(Id id) const;
   std::string store_at(Id id) const;
   std::string column_exists() const;
   std::string store(Id id);

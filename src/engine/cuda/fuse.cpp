@@ -239,16 +239,21 @@ void lower_head(Lowering& l, const Pass& pass, std::vector<bool>& done) {
   }
 }
 
-// Places for what the convolution's kernel stores.
-void keep_stores(Lowering& l, const Fusion& fusion, const ConvTiles& tiles) {
+// Places for what the convolution's kernel stores; `g` is the name of its tiles.
+void keep_stores(Lowering& l, const Fusion& fusion, ConvTiles& tiles, const std::string& g) {
+  const bool alone = std::ranges::count_if(l.passes, [](const Pass& p) { return p.conv != kNone; }) == 1;
   for (const Id id : fusion.stores) {
-    l.keep(id);
-    // Values behind a pool only, for others are stored phase beside phase.
+    // Blocks of channels only of values behind a pool, for others are stored phase beside phase.
+    const bool behind = tiles.by_line && id != l.graph.output && !fusion.scalar[id];
+    const Id norm = behind && tiles.n * tiles.column_blocks == tiles.c_out ? norm_of_blocks(l, id) : kNone;
     Location& place = l.source.places[id];
-    const bool floats = !place.element || l.options.dtype == Dtype::kF32;
-    if (tiles.by_line && floats && id != l.graph.output && !fusion.scalar[id] &&
-        tiles.n * tiles.column_blocks == tiles.c_out)
-      place.blocked = norm_reads_blocks(l, id);
+    if (norm == l.graph.output && l.options.dtype != Dtype::kF32 && fusion.stores.size() == 1 && alone &&
+        divide_lines(tiles, l.graph[id].shape[2], l.graph[id].shape[3])) {
+      place = {Location::Kind::kOutput, 0, false, true, g};
+    } else {
+      l.keep(id);
+      place.blocked = norm != kNone && (!place.element || l.options.dtype == Dtype::kF32);
+    }
     if (place.blocked && place.kind == Location::Kind::kOutput) l.out.output_alignment = 16;
   }
 }
@@ -258,11 +263,11 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
                 const Prepared& p, int index) {
   const std::string g = fmt::format("G{}", index);
   auto emit = [&](const char* name, int resident, const std::string& text, int blocks, int block, int shared,
+                  const char* parameters = "", const char* begin = "await_previous();",
                   std::vector<TensorView> views = {}) {
     const std::string full = fmt::format("{}_{}", name, index);
     const auto threads = static_cast<unsigned>(block);
-    l.write_kernel(full, threads, static_cast<unsigned>(resident), text,
-                   views.empty() ? "" : ", const __grid_constant__ Maps maps");
+    l.write_kernel(full, threads, static_cast<unsigned>(resident), text, parameters, begin);
     l.out.run.push_back({full,
                          {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles.column_blocks)},
                          threads,
@@ -281,7 +286,17 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
     l.out.run.push_back({fmt::format("conv_{}", index)});
   else
     emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks, threads + loader,
-         tiles.shared_bytes(), tiles.swept ? sweep_views(tiles, p) : std::vector<TensorView>{});
+         tiles.shared_bytes(),
+         tiles.swept     ? ", const __grid_constant__ Maps maps"
+         : tiles.by_line ? ", const __grid_constant__ LineLeg leg"
+                         : "",
+         tiles.legs.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }"
+                               : "await_previous();",
+         tiles.swept ? sweep_views(tiles, p) : std::vector<TensorView>{});
+  for (size_t leg = 0; leg < tiles.legs.size(); ++leg) {
+    if (leg > 0) l.out.run.push_back(l.out.run.back());
+    l.out.run.back().numbers = leg_numbers(tiles, leg);
+  }
   if (!tiles.by_line && !tiles.swept) blocks = std::min(l.chip.multiprocessors * 2, tiles.tiles);
   ConvTiles plain = tiles;  // float32 products have no copy engine at hand
   plain.staging = 0;
@@ -308,7 +323,7 @@ std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
       tiles.swept     ? ", weights stay, planes go through a ring"
       : tiles.held    ? ", weights stay in shared memory"
-      : tiles.by_line ? ", line by line"
+      : tiles.by_line ? tiles.legs.size() > 1 ? ", line by line in two launches" : ", line by line"
       : tiles.joins() ? ", whole lines"
                       : "");
 }
@@ -332,10 +347,17 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
   const int index = l.convs++;
   const std::string g = fmt::format("G{}", index);
+  keep_stores(l, fusion, tiles, g);
   const Prepared p = prepare(l, tiles, x, kernel);
   l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
+  for (const Id id : fusion.stores) {
+    if (l.source.places[id].divided.empty()) continue;
+    l.kernels += fmt::format(
+        "DEVICE float v{}(const Args& a, const At& i) {{ return load<float>(divided_at<{}>(a, i.x[0], i.x[1] "
+        "/ 16, i.x[2]), i.x[3] * 16 + i.x[1] % 16); }}\n",
+        id, g);
+  }
   if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
-  keep_stores(l, fusion, tiles);
   const EpilogueText e = epilogue(l, fusion, tiles);
   write_conv(l, fusion, tiles, e, p, index);
   note_conv_work(l, fusion, tiles);

@@ -48,8 +48,8 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
       "  if ({2}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t, owner = 0; "
-      "(void)owner;\n",
-      g, fma, fma ? "!" : "");
+      "(void)owner;\n  const bool more = {3}; (void)more;\n",
+      g, fma, fma ? "!" : "", fma ? "false" : "leg.number > 0");
   if (fma) {
     const Node& conv = l.graph[fusion.conv];
     s += fmt::format(
@@ -68,6 +68,9 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   for (int step = 0; step < t.group_begin[1]; ++step) {
     for (const int row : t.steps[step].row_offset) offsets.push_back(row * t.row_bytes());
   }
+  // A second leg stores over what the first reads; its first products need not wait for that.
+  const std::string settled =
+      t.legs.size() > 1 ? "  if (more && turn == 0 && group == 0) await_previous();\n" : "";
   const std::string lines =
       fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
   const std::string products =
@@ -79,16 +82,17 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
   s += fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
       "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
-      "    if (threadIdx.x == G::kThreads) Lines<G>::bring(a, shared, {0}_chunks, {0}_shifts, {0}_order, "
-      "{0}_last);\n  }} else {{\n  take_registers<240>();\n"
+      "    if (threadIdx.x == G::kThreads) Lines<G>::bring(a, shared, leg, {0}_chunks, {0}_shifts, "
+      "{0}_order, {0}_last);\n  }} else {{\n  take_registers<240>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n"
       "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Lines<G>::kScratchAt) + "
       "threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n{1}  Lines<G> pipe;\n  pipe.begin(shared);\n"
       "#pragma unroll 1\n"
-      "  for (int turn = 0, tile; (tile = line_tile<G>(turn, {0}_order, {0}_last)) < G::kTiles; ++turn) "
+      "  for (int turn = 0, tile; (tile = line_tile<G>(turn, leg, {0}_order, {0}_last)) < G::kTiles; ++turn) "
       "{{\n",
       g, e.state);
-  return s + classes_text(t, e, products, kRows) + "  }\n" + e.finish + "  }\n";
+  return s + classes_text(t, e, products + settled, kRows) + "  }\n" +
+         (settled.empty() ? "" : "  if (more) await_previous();\n") + e.finish + "  }\n";
 }
 
 }  // namespace upweave::cuda

@@ -49,33 +49,26 @@ void list_lines(ConvTiles& t) {
   }
 }
 
-// Which block computes which tiles. Long tiles first, one a block and turn; in the last turns, where it
-// counts, the least loaded block takes the next, and then blocks exchange tiles while the longest day becomes
-// shorter.
-void share_tiles(ConvTiles& t) {
+// Which block computes which tiles of a launch. Long tiles first, one a block and turn; in the last turns,
+// where it counts, the least loaded block takes the next, and then blocks exchange tiles while the longest
+// day becomes shorter. `load` is what blocks have to do before.
+LineLeg share_leg(const ConvTiles& t, int first, int end, const std::vector<int>& cost,
+                  std::vector<int64_t>& load) {
   constexpr int kShared = 12;  // turns, for tables of constants are small
-  const int lines = t.axis[0].windows, blocks = t.launched, classes = t.axis[0].classes;
-  std::vector<int> cost(lines, classes);  // in halves of a line of taps: an epilogue is about one half
-  for (int j = 0; j < lines; ++j) {
-    for (int c = 0; c < classes; ++c) cost[j] += 2 * t.lines_at(j, c);
-  }
-  t.line_order.resize(lines);
-  std::iota(t.line_order.begin(), t.line_order.end(), 0);
-  std::ranges::stable_sort(t.line_order, std::greater<>(), [&](int j) { return cost[j]; });
+  const int blocks = t.launched;
   auto tile = [&](int s) {
     return t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane;
   };
   auto cost_of = [&](int at) { return cost[at / t.tiles_per_plane]; };
 
-  t.plain_turns = std::max(0, ceil_div(t.tiles, blocks) - kShared);
-  t.last_tiles.assign(blocks, {});
-  std::vector<int64_t> load(blocks, 0);
-  int s = 0;
-  for (; s < t.plain_turns * blocks; ++s) load[s % blocks] += cost_of(tile(s));
-  for (; s < t.tiles; ++s) {
+  LineLeg leg{first, end, std::max(0, ceil_div(end - first, blocks) - kShared), {}};
+  leg.last_tiles.resize(blocks);
+  int s = first;
+  for (; s < first + leg.plain_turns * blocks; ++s) load[(s - first) % blocks] += cost_of(tile(s));
+  for (; s < end; ++s) {
     const auto least = std::ranges::min_element(load) - load.begin();
     load[least] += cost_of(tile(s));
-    t.last_tiles[least].push_back(tile(s));
+    leg.last_tiles[least].push_back(tile(s));
   }
   for (int round = 0; round < 8 * blocks; ++round) {
     const auto most = std::ranges::max_element(load) - load.begin();
@@ -83,8 +76,8 @@ void share_tiles(ConvTiles& t) {
     int *give = nullptr, *take = nullptr;
     auto with = most;
     for (int b = 0; b < blocks; ++b) {
-      for (int& mine : t.last_tiles[most]) {
-        for (int& theirs : t.last_tiles[b]) {
+      for (int& mine : leg.last_tiles[most]) {
+        for (int& theirs : leg.last_tiles[b]) {
           const int64_t less = cost_of(mine) - cost_of(theirs),
                         longer = std::max(load[most] - less, load[b] + less);
           if (longer >= best) continue;
@@ -97,6 +90,30 @@ void share_tiles(ConvTiles& t) {
     load[most] -= gain;
     load[with] += gain;
   }
+  return leg;
+}
+
+// The first `cut` tiles in one launch, and the others, if there are any, in a second.
+void share_tiles(ConvTiles& t, int cut) {
+  const int lines = t.axis[0].windows, classes = t.axis[0].classes;
+  std::vector<int> cost(lines, classes);  // in halves of a line of taps: an epilogue is about one half
+  for (int j = 0; j < lines; ++j) {
+    for (int c = 0; c < classes; ++c) cost[j] += 2 * t.lines_at(j, c);
+  }
+  t.line_order.resize(lines);
+  std::iota(t.line_order.begin(), t.line_order.end(), 0);
+  auto sort = [&](int first, int end) {  // a line that is in both stays between them
+    std::stable_sort(t.line_order.begin() + first, t.line_order.begin() + end,
+                     [&](int a, int b) { return cost[a] > cost[b]; });
+  };
+  sort(0, cut / t.tiles_per_plane);
+  sort(ceil_div(cut, t.tiles_per_plane), lines);
+  std::vector<int64_t> load(t.launched, 0);
+  t.legs.clear();
+  t.legs.push_back(share_leg(t, 0, cut, cost, load));
+  if (cut == t.tiles) return;
+  std::ranges::sort(load);  // the second one's blocks begin in turn, wherever one of the first is done
+  t.legs.push_back(share_leg(t, cut, t.tiles, cost, load));
 }
 
 }  // namespace
@@ -167,7 +184,7 @@ bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
   t.owners.assign(1, {});
   t.owners[0].chunks = w.f;
   t.launched = std::min(std::max(1, wish.multiprocessors / t.column_blocks), t.tiles);
-  share_tiles(t);
+  share_tiles(t, t.tiles);
 
   // Beside split sums there are no registers for the pool's running values: they wait where they are stored.
   t.pool_in_memory = exact;
@@ -176,6 +193,30 @@ bool tile_by_line(const ConvGeometry& g, const TileWish& wish, ConvTiles& t) {
   t.buffers = t.stages = 2;
   if (t.shared_bytes() > wish.shared_limit) return false;
   while (t.stages < 8 && t.shared_bytes() + t.stage_bytes() <= wish.shared_limit) ++t.stages;
+  return true;
+}
+
+bool divide_lines(ConvTiles& t, int64_t lines, int64_t width) {
+  const auto& [line, sample, w] = t.axis;
+  // Whole turns for the first launch: its blocks are done together, and none of the second waits long for the
+  // last of them.
+  const int cut = std::min(t.tiles, ceil_div(t.tiles, 2 * t.launched) * t.launched);
+  const int first = cut / t.tiles_per_plane;  // line of the second launch
+  const int64_t both = std::min<int64_t>(ceil_div(cut, t.tiles_per_plane), lines), own = lines / 2;
+  const int planes = t.copy_planes(), samples = ceil_div(sample.windows, planes);
+  const int64_t line_bytes = int64_t{samples} * t.c_out * width * 4;  // in one plane
+  // Rows of a plane that the second launch does not read: those before the first line of its taps.
+  const int64_t left =
+      first + line.lo > 0 ? t.guard + int64_t{first + line.lo} * t.plane + floor_div(w.lo, 8) * 8 : 0;
+  const int64_t room = std::max((both - own) * line_bytes, (lines - own) * line_bytes - left * t.row_bytes());
+  const int64_t spare = (std::max<int64_t>(room, 0) + 8 * t.row_bytes() - 1) / (8 * t.row_bytes()) * 8;
+  if (spare * t.row_bytes() * planes >= sample.windows * t.c_out * lines * width * 4) return false;
+  t.pooled_lines = static_cast<int>(lines);
+  t.pooled_width = static_cast<int>(width);
+  t.own_lines = static_cast<int>(own);
+  t.rest_samples = samples;
+  t.spare = spare;
+  share_tiles(t, cut);
   return true;
 }
 

@@ -104,11 +104,11 @@ void Lowering::keep(Id id) {
 }
 
 void Lowering::write_kernel(const std::string& name, unsigned block, unsigned resident,
-                            const std::string& body, const std::string& parameters) {
-  kernels += fmt::format(
-      "extern \"C\" __global__ void __launch_bounds__({}{}) {}(const Args a{}) "
-      "{{\nawait_previous();\n{}\n}}\n",
-      block, resident ? fmt::format(", {}", resident) : "", name, parameters, body);
+                            const std::string& body, const std::string& parameters,
+                            const std::string& begin) {
+  kernels +=
+      fmt::format("extern \"C\" __global__ void __launch_bounds__({}{}) {}(const Args a{}) {{\n{}\n{}\n}}\n",
+                  block, resident ? fmt::format(", {}", resident) : "", name, parameters, begin, body);
 }
 
 void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,

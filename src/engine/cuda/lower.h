@@ -96,10 +96,10 @@ struct Lowering {
   int64_t reserve_packed(int64_t bytes);
   void keep(Id id);  // gives a value a place in memory, unless it has one
   bool stored(Id id) const;
-  // The text of a kernel with `body` between its braces; `resident` blocks of it must fit a
+  // The text of a kernel with `body` between its braces, behind `begin`; `resident` blocks of it must fit a
   // multiprocessor; 0: as the compiler likes.
   void write_kernel(const std::string& name, unsigned block, unsigned resident, const std::string& body,
-                    const std::string& parameters = "");
+                    const std::string& parameters = "", const std::string& begin = "await_previous();");
   // The same, launched by run (or by pack).
   void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
               bool packing = false, unsigned resident = 0);
@@ -116,9 +116,8 @@ void lower_alone(Lowering& l, Id id, bool packing = false);
 // A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that
 // alone reads them, in one sweep. Returns that normalize, or kNone if nothing was done.
 Id lower_norm(Lowering& l, Id id);
-// Whether value `id`, when it is stored, is read by such a norm alone, which then can read blocks of
-// channels.
-bool norm_reads_blocks(const Lowering& l, Id id);
+// Such a norm that alone reads value `id`, when it is stored, and then can read blocks of channels; or kNone.
+Id norm_of_blocks(const Lowering& l, Id id);
 // Whether a kernel of its own is needed, or its readers can compute it in place.
 bool must_store(const Lowering& l, Id id);
 // A convolution with all that it can take of its pass; false (and `why`) if it must go the general way.

@@ -90,8 +90,8 @@ bool parameters_flat(const Lowering& l, const Node& normalize) {
 
 // A norm's block holds its whole set before it writes: the set may lie where the result will, in another
 // order.
-bool norm_reads_blocks(const Lowering& l, Id from) {
-  if (l.graph[from].shape[1] % 16 != 0) return false;
+Id norm_of_blocks(const Lowering& l, Id from) {
+  if (l.graph[from].shape[1] % 16 != 0) return kNone;
   auto readers = [&](Id id) {
     int64_t found = 0;
     for (const Node& node : l.graph.nodes) found += std::ranges::count(node.in, id);
@@ -110,9 +110,9 @@ bool norm_reads_blocks(const Lowering& l, Id from) {
       at = l.graph[at].in[0];
       alone = alone && readers(at) == 1;
     }
-    if (alone) return true;
+    if (alone) return norm;
   }
-  return false;
+  return kNone;
 }
 
 Id lower_norm(Lowering& l, Id id) {
@@ -160,13 +160,16 @@ Id lower_norm(Lowering& l, Id id) {
       "auto there = [&](int k) {{ return {6}(k < VOXELS / STEP || first + k * STEP < VOXELS); }};\n",
       width, s.each, s.per_channel, s.voxels, s.groups, s.channels,
       s.threads == s.lanes * s.per_channel ? "" : fmt::format("c < {} && ", s.channels));
-  const std::string load =
-      blocked
-          ? fmt::format(
-                "float x[4]; *(float4*)x = ((const float4*)({} + (i64)blockIdx.x * {}))[(c / 16 * VOXELS + "
-                "j) * 4 + c % 16 / 4];\n",
-                l.source.address(from), s.channels * s.voxels * 4)
-          : "";
+  std::string load;
+  if (blocked) {
+    const std::string& tiles = l.source.places[from].divided;
+    const std::string at =
+        tiles.empty()
+            ? fmt::format("({} + (i64)blockIdx.x * {}))[(c / 16 * VOXELS + j)", l.source.address(from),
+                          s.channels * s.voxels * 4)
+            : fmt::format("divided_at<{0}>(a, at0.x[0], at0.x[1] / 16, j / {1}))[j % {1}", tiles, in.back());
+    load = fmt::format("float x[4]; *(float4*)x = ((const float4*){} * 4 + c % 16 / 4];\n", at);
+  }
   text += fmt::format(
       "float v[N][W], w[W], b[W], m, q;\n#pragma unroll\nfor (int k = 0; k < N; ++k) {{\n"
       "const int j = first + k * STEP;\n#pragma unroll\nfor (int e = 0; e < W; ++e) v[k][e] = 0.f;\n"

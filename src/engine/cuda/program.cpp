@@ -159,13 +159,16 @@ class CudaProgram final : public Program {
       std::vector<TensorMap> maps;
       for (const TensorView& view : step.launch.views)
         maps.push_back(map_of(view, view.output ? output : workspace));
-      void* parameters[] = {&args, maps.data(), const_cast<int*>(step.launch.numbers.data())};
+      std::vector<void*> parameters{&args};
+      if (!maps.empty()) parameters.push_back(maps.data());
+      if (!step.launch.numbers.empty()) parameters.push_back(const_cast<int*>(step.launch.numbers.data()));
       // Each kernel waits by itself for the one before it (await_previous); the first for whatever the stream
       // holds.
       const bool early = early_ && &step != steps.data();
-      check(early ? launch_early(step, stream, parameters)
+      check(early ? launch_early(step, stream, parameters.data())
                   : driver().launch(step.function, step.launch.grid[0], step.launch.grid[1], 1,
-                                    step.launch.block, 1, 1, step.launch.shared, stream, parameters, nullptr),
+                                    step.launch.block, 1, 1, step.launch.shared, stream, parameters.data(),
+                                    nullptr),
             step.launch.kernel.c_str());
       throw_if_interrupted();
     }

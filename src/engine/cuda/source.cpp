@@ -213,6 +213,11 @@ std::string Source::functions() const {
     if (weights_[id] || kind == Location::Kind::kNone || kind == Location::Kind::kInline ||
         id == graph_.output)
       continue;
+    const std::string function = fmt::format("DEVICE float v{}(const Args& a, const At& i)", id);
+    if (!places[id].divided.empty()) {  // the text of its tiles has it
+      text += function + ";\n";
+      continue;
+    }
     const Shape& shape = graph_[id].shape;
     std::string offset = dims(shape) + "::offset(i)";
     if (places[id].blocked) {
@@ -222,8 +227,7 @@ std::string Source::functions() const {
           fmt::format("{}::offset(At{{{{i.x[0], i.x[1] / 16, i.x[2], i.x[3], i.x[4]}}}}) * 16 + i.x[1] % 16",
                       dims(block));
     }
-    text += fmt::format("DEVICE float v{}(const Args& a, const At& i) {{ return load<{}>({}, {}); }}\n", id,
-                        type(id), address(id), offset);
+    text += fmt::format("{} {{ return load<{}>({}, {}); }}\n", function, type(id), address(id), offset);
   }
   for (Id id = 0; id < graph_.size(); ++id) {
     if (weights_[id] || places[id].kind != Location::Kind::kInline) continue;

@@ -16,6 +16,9 @@ struct Location {
   // Laid out [n][c / 16][voxel][16]: what tensor cores leave in neighbouring lanes is stored in whole
   // sectors.
   bool blocked = false;
+  // The same, some lines in the output's memory and some in the workspace: of which convolution's tiles (see
+  // divide_lines). Empty: all in one place.
+  std::string divided = {};
 };
 
 // "1.5f", "kInf": a number as the device code writes it.

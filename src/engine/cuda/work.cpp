@@ -37,7 +37,8 @@ void note_work(Lowering& l, Id id) {
 void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t) {
   const std::string convert = fmt::format("convert_{}", l.convs - 1),
                     conv = fmt::format("conv_{}", l.convs - 1);
-  const auto copy = static_cast<double>(t.copy_bytes());
+  const auto copy = static_cast<double>(t.copy_bytes() - t.spare * t.row_bytes() * t.copy_planes());
+  size_t leg = 0;
   for (Launch& work : l.out.run) {
     if (work.kernel == convert) {
       work.bytes = copy;
@@ -56,6 +57,10 @@ void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t) {
       }
     }
     for (const Id id : f.stores) work.bytes += bytes_of(l, id);
+    if (!t.by_line) continue;
+    const double share = static_cast<double>(t.legs[leg].end - t.legs[leg].first) / t.tiles;
+    for (double* part : {&work.products, &work.operations, &work.bytes}) *part *= share;
+    ++leg;
   }
 }
 

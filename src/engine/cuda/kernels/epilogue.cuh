@@ -64,6 +64,11 @@ struct JoinExp {  // largest, sum of exp(x - largest)
   }
 };
 
+// Where the pooled values of 16 channels of a sample and line begin, if they are divided; see divide_lines.
+template <class G> DEVICE u8* divided_at(const Args& a, int n, int block, int line) {
+  return own_line<G>(line) ? a.output + own_at<G>(n, block, line) : a.ws + rest_at<G>(n, block, line);
+}
+
 // A warpgroup's partial results: over the eight rows of lanes, then over its warps in order. `scratch` is the
 // warpgroup's own.
 DEVICE void warpgroup_sync() {
@@ -92,8 +97,8 @@ struct Shares {
   }
 };
 
-// The four warps' results of each column, in order.
-template <class G, class J> DEVICE void join_warps(const float* scratch, float* out) {
+// The four warps' results of each column, in order; `more`: of what is there already, too.
+template <class G, class J> DEVICE void join_warps(const float* scratch, float* out, bool more = false) {
   warpgroup_sync();
   for (int column = threadIdx.x % 128; column < G::kN; column += 128) {
     float a = scratch[column * 3], b = scratch[column * 3 + 1], c = scratch[column * 3 + 2];
@@ -102,6 +107,7 @@ template <class G, class J> DEVICE void join_warps(const float* scratch, float* 
       const float* s = scratch + (w * G::kN + column) * 3;
       J::join(a, b, c, s[0], s[1], s[2]);
     }
+    if (more) J::join(a, b, c, out[column * 3], out[column * 3 + 1], out[column * 3 + 2]);
     out[column * 3] = a; out[column * 3 + 1] = b; out[column * 3 + 2] = c;
   }
 }
@@ -136,7 +142,7 @@ template <class G> struct OwnColumns {
   }
   // Column i of a lane's columns in the tile.
   static DEVICE int column(int i) { return 8 * (i / 2) + 2 * ((int)threadIdx.x % 4) + i % 2; }
-  DEVICE void flush(float* scratch, float* out) const {
+  DEVICE void flush(float* scratch, float* out, bool more = false) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     warpgroup_sync();
 #pragma unroll
@@ -146,7 +152,7 @@ template <class G> struct OwnColumns {
       float* s = scratch + (warp * G::kN + column(i)) * 3;
       s[0] = k; s[1] = p[b]; s[2] = q[b];
     }
-    join_warps<G, JoinMoments>(scratch, out);
+    join_warps<G, JoinMoments>(scratch, out, more);
   }
 };
 

@@ -135,6 +135,17 @@ template <class G> DEVICE PairAt column_at(int column, int depth, int line) {
   return p;
 }
 
+// By line, where pooled float32 values are divided (see divide_lines): where those of 16 channels of a sample and line begin,
+// [window][channel], as bytes into the output's memory or into the workspace.
+template <class G> DEVICE bool own_line(int line) { return line < G::kOwnLines; }
+template <class G> DEVICE long long own_at(int n, int block, int line) {
+  return ((long long)(n * (G::kCOut / 16) + block) * G::kPooledLines + 2 * line) * (G::kPooledWidth * 32);
+}
+template <class G> DEVICE long long rest_at(int n, int block, int line) {
+  const long long row = (long long)(line - G::kOwnLines) * G::kRestSamples + n % G::kRestSamples;
+  return G::kRest + n / G::kRestSamples * G::kPlaneBytes + (row * (G::kCOut / 16) + block) * (G::kPooledWidth * 64);
+}
+
 // How values become fp16: hi = x 2^shift, and lo = (x 2^shift - hi) 2^lo where they are split.
 struct Fitting {
   int shift, lo;

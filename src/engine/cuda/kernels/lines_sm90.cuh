@@ -15,11 +15,15 @@ template <int N> struct Place {
   DEVICE int before() const { return at == 0 ? N - 1 : at - 1; }
 };
 
-// The block's `turn`th tile, or kTiles if there are no more; see share_tiles in line_tiles.cpp.
-template <class G> DEVICE int line_tile(int turn, const int* order, const int* last) {
-  if (turn >= G::kTurns) return G::kTiles;
-  if (turn >= G::kPlainTurns) return last[(turn - G::kPlainTurns) * gridDim.x + blockIdx.x];
-  const int s = turn * gridDim.x + blockIdx.x;
+// What a launch does: the tiles from `first` on in plain turns, then those of the lists that begin at `lists`.
+struct LineLeg {
+  int number, first, plain, turns, lists;
+};
+// The block's `turn`th tile, or kTiles if there are no more; see share_leg in line_tiles.cpp.
+template <class G> DEVICE int line_tile(int turn, const LineLeg& leg, const int* order, const int* last) {
+  if (turn >= leg.turns) return G::kTiles;
+  if (turn >= leg.plain) return last[leg.lists + (turn - leg.plain) * gridDim.x + blockIdx.x];
+  const int s = leg.first + turn * gridDim.x + blockIdx.x;
   return order[s / G::kTilesPerPlane] * G::kTilesPerPlane + s % G::kTilesPerPlane;
 }
 template <class G> DEVICE bool line_exists(int tile, int shift) { return (u32)(tile / G::kTilesPerPlane + shift) < (u32)G::kPitchD; }
@@ -44,11 +48,11 @@ template <class G> struct Lines {
     __syncthreads();
   }
   // All that the block's tiles read, in the order of use; by one thread, with 24 registers.
-  static DEVICE void bring(const Args& a, u32 at, const i64* chunk, const int* shift, const int* order, const int* last) {
+  static DEVICE void bring(const Args& a, u32 at, const LineLeg& leg, const i64* chunk, const int* shift, const int* order, const int* last) {
     Place<G::kBuffers> line{0, 1};  // the first round finds all places left
     Place<G::kStages> slab{0, 1};
 #pragma unroll 1
-    for (int turn = 0, tile; (tile = line_tile<G>(turn, order, last)) < G::kTiles; ++turn) {
+    for (int turn = 0, tile; (tile = line_tile<G>(turn, leg, order, last)) < G::kTiles; ++turn) {
 #pragma unroll 1
       for (int g = 0; g < G::kGroups; ++g) {
         if (!line_exists<G>(tile, shift[g])) continue;

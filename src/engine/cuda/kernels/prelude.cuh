@@ -16,10 +16,16 @@ struct Args {
 };
 
 // A run's kernels are launched while the one before them ends (see CudaProgram::launch): what it wrote is there behind this,
-// with which every kernel starts.
+// with which nearly every kernel starts.
 DEVICE void await_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Blocks of the next one may begin wherever there is room, once all blocks have come here.
+DEVICE void admit_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

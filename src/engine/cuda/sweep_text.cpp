@@ -262,20 +262,29 @@ std::string pipe_loop(const std::string& g, const std::string& item, const std::
 }  // namespace
 
 std::string swept_products(const std::string& g, const ConvTiles& t) {
-  std::string text = fmt::format(
-      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const Sweep<{0}>& pipe, int group, bool "
-      "last, const LoScales& scales) {{\n  typedef {0} G;\n  switch (group) {{\n",
-      g);
+  // Groups of different owners often have the same text, for it counts from what the owner brings: once each,
+  // since compilers take seconds for it.
+  std::vector<std::pair<std::string, std::string>> cases;  // text, labels
   for (const Owner& owner : t.owners) {
     int slab = 0;
     for (size_t i = 0; i < owner.groups.size(); ++i) {
       const Products p(t, owner, owner.groups[i], slab);
       slab += owner.slabs[i][1];
-      text += fmt::format("    case {}: {{\n{}      break;\n    }}\n", owner.groups[i],
-                          t.input_lo || t.weights_lo ? split_products(t, p) : whole_products(t, p));
+      const std::string text = t.input_lo || t.weights_lo ? split_products(t, p) : whole_products(t, p);
+      auto same = std::ranges::find(cases, text, &std::pair<std::string, std::string>::first);
+      if (same == cases.end()) same = cases.insert(same, {text, ""});
+      same->second += fmt::format("    case {}:\n", owner.groups[i]);
     }
   }
-  return text + "  }\n}\n";
+  std::string body;
+  for (const auto& [text, labels] : cases) {
+    body += cases.size() == 1 ? "  {\n" + text + "  }\n"
+                              : fmt::format("{}    {{\n{}      break;\n    }}\n", labels, text);
+  }
+  return fmt::format(
+      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const Sweep<{0}>& pipe, int group, bool "
+      "last, const LoScales& scales) {{\n  typedef {0} G;\n{1}}}\n",
+      g, cases.size() == 1 ? body : "  switch (group) {\n" + body + "  }\n");
 }
 
 std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,

@@ -123,7 +123,7 @@ std::string launches(const Lowered& lowered) {
                             v.floats ? 4 : 2, v.swizzle, fmt::join(v.extents, ", "), fmt::join(strides, ", "),
                             fmt::join(v.box, ", "));
       }
-      std::string parameters;  // Maps, two of them and a Leg, or a LineLeg
+      std::string parameters;  // Maps, two of them and a Leg, or a LegTurns
       for (size_t i = 0; i < maps.size(); i += 3) {
         parameters += fmt::format("{}Maps{{{}, {}, {}}}",
                                   i > 0             ? ", "
@@ -234,6 +234,7 @@ TEST_P(CudaEmulation, MatchesTheReference) {
     EXPECT_EQ(std::memcmp(first.data(), result.data(), result.size()), 0)
         << "the order of threads can be seen";
     for (size_t i = 0; i < 1024; ++i) ASSERT_EQ(workspace.memory[workspace.size + i], 0xff);
+    for (size_t i = 0; i < 1024; ++i) ASSERT_EQ(output.memory[output.size + i], 0xff);
   }
   expect_result(graph, data, c, first);
   dlclose(library);

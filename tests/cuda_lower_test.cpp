@@ -75,6 +75,19 @@ TEST(CudaLower, ExtraMemoryIsTheCopy) {
   }
 }
 
+// A norm that holds its set stores 16 bytes at a time, wherever its operand lies.
+TEST(CudaLower, OutputsOf16BytesAreAligned) {
+  for (const int64_t height : {1, 32}) {  // one line is not divided
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16}) {
+      const Lowered lowered =
+          lower_text("conv_transpose kernel 128 k5 s1 p1 | batch_norm w b | tanh | max_pool 2 | group_norm 8",
+                     {{"input", {512, 64, height, 32}}}, Precision::kFast, true, dtype);
+      EXPECT_NE(joined(lowered.notes).find("line by line"), std::string::npos);
+      EXPECT_EQ(lowered.output_alignment, 16);
+    }
+  }
+}
+
 TEST(CudaLower, TheWholeCatalogHasKernels) {
   for (const CatalogEntry& entry : catalog()) {
     for (const Precision precision : {Precision::kFast, Precision::kStrict}) {

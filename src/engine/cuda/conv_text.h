@@ -16,7 +16,7 @@ std::string products_text(const std::string& g, const ConvTiles& t);
 // What stands between the kernel's braces; `fma` for data that fp16 cannot hold.
 std::string conv_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma);
-// The same for tiles by line, and the kernel's parameter LineLeg for one of the legs (lines_sm90.cuh).
+// The same for tiles by line, and the kernel's parameter LegTurns for one of the legs (lines_sm90.cuh).
 std::vector<int> leg_numbers(const ConvTiles& tiles, size_t which);
 std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
                       const std::string& g, bool fma);

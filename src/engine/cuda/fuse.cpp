@@ -241,6 +241,7 @@ void lower_head(Lowering& l, const Pass& pass, std::vector<bool>& done) {
 
 // Places for what the convolution's kernel stores; `g` is the name of its tiles.
 void keep_stores(Lowering& l, const Fusion& fusion, ConvTiles& tiles, const std::string& g) {
+  // Nobody else reads the copy.
   const bool alone = std::ranges::count_if(l.passes, [](const Pass& p) { return p.conv != kNone; }) == 1;
   for (const Id id : fusion.stores) {
     // Blocks of channels only of values behind a pool, for others are stored phase beside phase.
@@ -288,7 +289,7 @@ void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const
     emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks, threads + loader,
          tiles.shared_bytes(),
          tiles.swept     ? ", const __grid_constant__ Maps maps"
-         : tiles.by_line ? ", const __grid_constant__ LineLeg leg"
+         : tiles.by_line ? ", const __grid_constant__ LegTurns leg"
                          : "",
          tiles.legs.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }"
                                : "await_previous();",
@@ -350,7 +351,7 @@ bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& w
   keep_stores(l, fusion, tiles, g);
   const Prepared p = prepare(l, tiles, x, kernel);
   l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
-  for (const Id id : fusion.stores) {
+  for (const Id id : fusion.stores) {  // named by inlined values, even if no kernel calls them
     if (l.source.places[id].divided.empty()) continue;
     l.kernels += fmt::format(
         "DEVICE float v{}(const Args& a, const At& i) {{ return load<float>(divided_at<{}>(a, i.x[0], i.x[1] "

@@ -46,7 +46,8 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "  typedef {0} G;\n  constexpr bool fma = {1};\n"
       "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
-      "  if ({2}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
+      "  if ({2}(sx.other_path | sw.other_path)) {{ await_previous(); return; }}\n  extern __shared__ u8 "
+      "raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t, owner = 0; "
       "(void)owner;\n  const bool more = {3}; (void)more;\n",
       g, fma, fma ? "!" : "", fma ? "false" : "leg.number > 0");

@@ -54,14 +54,14 @@ void list_lines(ConvTiles& t) {
 // day becomes shorter. `load` is what blocks have to do before.
 LineLeg share_leg(const ConvTiles& t, int first, int end, const std::vector<int>& cost,
                   std::vector<int64_t>& load) {
-  constexpr int kShared = 12;  // turns, for tables of constants are small
   const int blocks = t.launched;
+  const int shared = end - first == t.tiles ? 12 : 6;  // turns, for tables of constants are small
   auto tile = [&](int s) {
     return t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane;
   };
   auto cost_of = [&](int at) { return cost[at / t.tiles_per_plane]; };
 
-  LineLeg leg{first, end, std::max(0, ceil_div(end - first, blocks) - kShared), {}};
+  LineLeg leg{first, end, std::max(0, ceil_div(end - first, blocks) - shared), {}};
   leg.last_tiles.resize(blocks);
   int s = first;
   for (; s < first + leg.plain_turns * blocks; ++s) load[(s - first) % blocks] += cost_of(tile(s));
@@ -210,7 +210,7 @@ bool divide_lines(ConvTiles& t, int64_t lines, int64_t width) {
       first + line.lo > 0 ? t.guard + int64_t{first + line.lo} * t.plane + floor_div(w.lo, 8) * 8 : 0;
   const int64_t room = std::max((both - own) * line_bytes, (lines - own) * line_bytes - left * t.row_bytes());
   const int64_t spare = (std::max<int64_t>(room, 0) + 8 * t.row_bytes() - 1) / (8 * t.row_bytes()) * 8;
-  if (spare * t.row_bytes() * planes >= sample.windows * t.c_out * lines * width * 4) return false;
+  if (spare * t.row_bytes() * planes >= int64_t{sample.windows} * t.c_out * lines * width * 4) return false;
   t.pooled_lines = static_cast<int>(lines);
   t.pooled_width = static_cast<int>(width);
   t.own_lines = static_cast<int>(own);

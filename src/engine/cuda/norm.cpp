@@ -194,6 +194,8 @@ Id lower_norm(Lowering& l, Id id) {
       "++e) "
       "from_float((v[k][e] - m) * r * w[e] + b[e], out[e * VOXELS + first + k * STEP]); }\n";
   if (staged) {
+    if (l.source.places[norm].kind == Location::Kind::kOutput)
+      l.out.output_alignment = std::max(l.out.output_alignment, 16);
     text += fmt::format(
         "__syncthreads();\nfor (int i = threadIdx.x; i < {}; i += {}) ((uint4*)({} + (i64)blockIdx.x * "
         "{}))[i] = "

@@ -16,11 +16,11 @@ template <int N> struct Place {
 };
 
 // What a launch does: the tiles from `first` on in plain turns, then those of the lists that begin at `lists`.
-struct LineLeg {
+struct LegTurns {
   int number, first, plain, turns, lists;
 };
 // The block's `turn`th tile, or kTiles if there are no more; see share_leg in line_tiles.cpp.
-template <class G> DEVICE int line_tile(int turn, const LineLeg& leg, const int* order, const int* last) {
+template <class G> DEVICE int line_tile(int turn, const LegTurns& leg, const int* order, const int* last) {
   if (turn >= leg.turns) return G::kTiles;
   if (turn >= leg.plain) return last[leg.lists + (turn - leg.plain) * gridDim.x + blockIdx.x];
   const int s = leg.first + turn * gridDim.x + blockIdx.x;
@@ -48,7 +48,7 @@ template <class G> struct Lines {
     __syncthreads();
   }
   // All that the block's tiles read, in the order of use; by one thread, with 24 registers.
-  static DEVICE void bring(const Args& a, u32 at, const LineLeg& leg, const i64* chunk, const int* shift, const int* order, const int* last) {
+  static DEVICE void bring(const Args& a, u32 at, const LegTurns& leg, const i64* chunk, const int* shift, const int* order, const int* last) {
     Place<G::kBuffers> line{0, 1};  // the first round finds all places left
     Place<G::kStages> slab{0, 1};
 #pragma unroll 1

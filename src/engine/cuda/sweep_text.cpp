@@ -262,8 +262,10 @@ std::string pipe_loop(const std::string& g, const std::string& item, const std::
 }  // namespace
 
 std::string swept_products(const std::string& g, const ConvTiles& t) {
-  // Groups of different owners often have the same text, for it counts from what the owner brings: once each,
-  // since compilers take seconds for it.
+  // Groups of different owners often have the same text, for it counts from what the owner brings. Where each
+  // term is three products it stands there once, since compilers take seconds for it; where one, kernels
+  // became slower that way.
+  const bool once = t.input_lo && t.weights_lo;
   std::vector<std::pair<std::string, std::string>> cases;  // text, labels
   for (const Owner& owner : t.owners) {
     int slab = 0;
@@ -272,19 +274,19 @@ std::string swept_products(const std::string& g, const ConvTiles& t) {
       slab += owner.slabs[i][1];
       const std::string text = t.input_lo || t.weights_lo ? split_products(t, p) : whole_products(t, p);
       auto same = std::ranges::find(cases, text, &std::pair<std::string, std::string>::first);
-      if (same == cases.end()) same = cases.insert(same, {text, ""});
-      same->second += fmt::format("    case {}:\n", owner.groups[i]);
+      if (!once || same == cases.end()) same = cases.insert(cases.end(), {text, ""});
+      same->second += fmt::format("case {}: ", owner.groups[i]);
     }
   }
   std::string body;
-  for (const auto& [text, labels] : cases) {
-    body += cases.size() == 1 ? "  {\n" + text + "  }\n"
-                              : fmt::format("{}    {{\n{}      break;\n    }}\n", labels, text);
-  }
+  for (const auto& [text, labels] : cases)
+    body += fmt::format("    {}{{\n{}      break;\n    }}\n", labels, text);
+  body = once && cases.size() == 1 ? "  {\n" + cases[0].first + "  }\n"
+                                   : "  switch (group) {\n" + body + "  }\n";
   return fmt::format(
       "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const Sweep<{0}>& pipe, int group, bool "
       "last, const LoScales& scales) {{\n  typedef {0} G;\n{1}}}\n",
-      g, cases.size() == 1 ? body : "  switch (group) {\n" + body + "  }\n");
+      g, body);
 }
 
 std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,

@@ -601,6 +601,28 @@ TEST(ConvChoice, TransformsWhereTheyPay) {
   }
 }
 
+// Kernels longer than any transform, strides, few outputs: some kernel serves whatever there is.
+TEST(ConvChoice, EveryShapeHasAKernel) {
+  for (int64_t depth = 1; depth <= 9; ++depth) {
+    for (int64_t width = 1; width <= 9; ++width) {
+      for (const int64_t stride : {1, 2, 3}) {
+        ConvShape s;
+        s.c_in = 2;
+        s.c_out = 7;
+        s.kernel = {depth, 1, width};
+        s.stride = {1, 3, stride};
+        s.in = {2, 5, 3};
+        for (size_t a = 0; a < 3; ++a) s.out[a] = (s.in[a] - 1) * s.stride[a] + s.kernel[a];
+        for (const Dtype type : {Dtype::kF32, Dtype::kBF16}) {
+          for (const Precision precision : {Precision::kStrict, Precision::kFast})
+            EXPECT_NO_THROW(make_conv_kernel(s, type, Algorithm::kAuto, precision))
+                << depth << "x1x" << width << " by " << stride;
+        }
+      }
+    }
+  }
+}
+
 TEST(ConvChoice, BoxesHoldWholeGranulesAndWindows) {
   Random random(fresh_seed() + 8);
   for (int n = 0; n < 200; ++n) {

@@ -92,7 +92,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
     for (int axis = 0; axis < 3; ++axis) {
       const auto& taps = geometry.residues[axis][e[axis]].taps;
       f[axis] = {static_cast<int>(tile[axis]), static_cast<int>(taps.size())};
-      possible = possible && !taps.empty() && f[axis].points() <= kMaxPoints;
+      possible = possible && toom_serves(f[axis]);
       for (size_t k = 1; k < taps.size(); ++k) possible = possible && taps[k - 1].shift - taps[k].shift == 1;
     }
     const double direct = direct_cost(f, c_in, out_vectors);

@@ -106,6 +106,7 @@ struct ToomOps {
                      int64_t window_step, float* result);
 };
 
-const ToomOps& toom_ops();  // of the best instruction set here
+const ToomOps& toom_ops();            // of the best instruction set here
+bool toom_serves(const ToomAxis& f);  // whether they have what it needs
 
 }  // namespace upweave::cpu

@@ -10,6 +10,10 @@
 
 namespace upweave::cpu {
 
+bool toom_serves(const ToomAxis& f) {
+  return f.r > 0 && f.m > 0 && f.points() <= kMaxPoints && (f.r == 1 || toom_ops().output[f.m][f.points()]);
+}
+
 ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases)
     : shape_(shape),
       tile_(tile),
@@ -22,7 +26,7 @@ ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vecto
   for (int axis = 0; axis < 3; ++axis) {
     for (const Residue& residue : geometry_.residues[axis]) {
       const ToomAxis f = {static_cast<int>(tile[axis]), static_cast<int>(residue.taps.size())};
-      bool ok = f.r > 0 && f.m > 0 && f.points() <= kMaxPoints && (f.r == 1 || ops_.output[f.m][f.points()]);
+      bool ok = toom_serves(f);
       for (size_t i = 1; i < residue.taps.size(); ++i) {
         ok = ok && residue.taps[i - 1].shift - residue.taps[i].shift == 1;  // neighbouring inputs only
       }

@@ -52,7 +52,8 @@ bool bench(const BenchRequest& request) {
   progress.say("timing");
   const auto whole = time_runs(request.runs, [&] { c.run(); });
   const Weights weights = plan.pack(parameters);
-  const auto packed = time_runs(request.runs, [&] { plan.run(weights, input, c.result()), c.wait(); });
+  const auto packed =
+      time_runs(request.runs, [&] { plan.run(weights, input, c.result(), c.extra()), c.wait(); });
   progress.clear();
 
   const double median = whole[whole.size() / 2], median_packed = packed[packed.size() / 2];

@@ -6,7 +6,6 @@
 
 #include "api/plan_impl.h"
 #include "base/dtype.h"
-#include "engine/reference/reference.h"
 
 namespace upweave::cli {
 namespace {
@@ -60,6 +59,10 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
   const Dtype dtype = plan.impl().options().dtype;
   const auto bytes = [&](const Shape& shape) { return static_cast<size_t>(count(shape) * size_of(dtype)); };
   output.assign(bytes(plan.output_shape()), std::byte{0xff});
+  for (const OutputInfo& info : plan.extra_outputs()) {
+    extra_outputs[info.name].assign(static_cast<size_t>(count(info.shape) * size_of(info.dtype)),
+                                    std::byte{0xff});
+  }
   for (const auto& [name, shape] : plan.tensor_shapes()) {
     const Scale scale = scale_of(plan.impl().plan().source, name);
     uint64_t mixed = seed;  // a stream of its own for each name
@@ -77,6 +80,19 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
   output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());
   input_there->upload(input.data(), input.size());
   output_there->upload(output.data(), output.size());
+  for (const auto& [name, values] : extra_outputs) {
+    extra_there.try_emplace(name, plan.impl().program(), values.size())
+        .first->second.upload(values.data(), values.size());
+  }
+}
+
+Outputs Case::extra() {
+  Outputs result;
+  for (auto& [name, values] : extra_outputs) {
+    const auto there = extra_there.find(name);
+    result[name] = there == extra_there.end() ? values.data() : there->second.data();
+  }
+  return result;
 }
 
 void Case::wait() {
@@ -86,6 +102,8 @@ void Case::wait() {
 
 void Case::fetch() {
   if (output_there) output_there->download(output.data(), output.size());
+  for (const auto& [name, there] : extra_there)
+    there.download(extra_outputs.at(name).data(), extra_outputs.at(name).size());
 }
 
 Tensors Case::tensors() const {
@@ -98,32 +116,15 @@ Tensors Case::tensors() const {
 Verdict compare(Case& c) {
   c.fetch();
   const PlanImpl& plan = c.plan.impl();
-  const Dtype dtype = plan.options().dtype;
-  Rounding rounding;
-  if (plan.options().precision == Precision::kFast) rounding.product = 0x1p-11;
-  // A transform's error is relative to the largest value in its tile; no engine's tiles are larger than this.
-  if (plan.options().engine == Engine::kCpu && plan.options().algorithm == Algorithm::kAuto)
-    rounding.tile = {8, 8, 8};
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, values] : c.data) {
-    tensors[name] = load_tensor(values.data(), dtype, plan.shapes().at(name));
+    tensors[name] = load_tensor(values.data(), plan.options().dtype, plan.shapes().at(name));
   }
-  const Tensor want = evaluate(plan.plan().source, tensors, &rounding);
-  Verdict verdict;
-  verdict.elements = static_cast<int64_t>(want.data.size());
-  for (int64_t i = 0; i < verdict.elements; ++i) {
-    const double w = want.data[static_cast<size_t>(i)], got = load_element(c.output.data(), dtype, i);
-    const double bound = element_bound(w, want.err[static_cast<size_t>(i)], dtype);
-    double fraction = std::fabs(got - w) / bound;
-    const bool overflows = std::isinf(got) && (got > 0 ? w : -w) + bound >= largest(dtype);
-    if (got == w || overflows || (std::isnan(got) && std::isnan(w))) fraction = 0;
-    if (std::isnan(fraction)) fraction = std::numeric_limits<double>::infinity();
-    if (i > 0 && fraction <= verdict.worst) continue;
-    verdict.worst = fraction;
-    verdict.index = i;
-    verdict.got = got;
-    verdict.want = w;
-    verdict.bound = bound;
+  const std::vector<Tensor> wanted = truths(plan.plan().source, tensors, plan.options());
+  Verdict verdict = judge(wanted[0], c.output.data(), plan.options().dtype);
+  for (size_t k = 1; k < wanted.size(); ++k) {
+    const OutputInfo& info = c.plan.extra_outputs()[k - 1];
+    verdict.add(judge(wanted[k], c.extra_outputs.at(info.name).data(), info.dtype));
   }
   return verdict;
 }

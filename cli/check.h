@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/device.h"
+#include "engine/reference/verify.h"
 
 namespace upweave::cli {
 
@@ -15,21 +16,17 @@ struct Case {
   Case(const Plan& plan, uint64_t seed);
   Tensors tensors() const;  // where the engine wants them
   void* result() { return output_there ? output_there->data() : output.data(); }
-  void run() { plan.run(tensors(), result()), wait(); }
+  Outputs extra();
+  void run() { plan.run(tensors(), result(), extra()), wait(); }
   void wait();   // until a device has finished
   void fetch();  // brings the result home from a device
 
   Plan plan;
   std::map<std::string, std::vector<std::byte>> data;
   std::vector<std::byte> output;  // poisoned: an element that nobody writes is a NaN
+  std::map<std::string, std::vector<std::byte>> extra_outputs;
   std::unique_ptr<DeviceBuffer> input_there, output_there;  // for the CUDA engine
-};
-
-struct Verdict {
-  double worst = 0;  // the largest |got - want| as a fraction of its bound; infinite where NaNs do not match
-  int64_t index = 0, elements = 0;
-  double got = 0, want = 0, bound = 0;  // there
-  bool right() const { return worst <= 1; }
+  std::map<std::string, DeviceBuffer> extra_there;
 };
 
 // Fetches the case's output and compares it, elementwise, with the reference and its derived error bound.

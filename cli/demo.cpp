@@ -24,7 +24,8 @@ bool demo(Request request) {
     Tensors parameters = c.tensors();
     const void* input_data = parameters.extract("input").mapped();
     const Weights weights = c.plan.pack(parameters);
-    const double seconds = time_runs(5, [&] { c.plan.run(weights, input_data, c.result()), c.wait(); })[2];
+    const double seconds =
+        time_runs(5, [&] { c.plan.run(weights, input_data, c.result(), c.extra()), c.wait(); })[2];
     progress.say("checking " + entry.slug);
     const Verdict verdict = compare(c);
     right &= verdict.right();

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "commands.h"
+#include "print.h"
 
 int main(int argc, char** argv) {
   using namespace upweave;
@@ -32,17 +33,16 @@ int main(int argc, char** argv) {
     const auto is_asked = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
     if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked).empty()) {
       return fail_with(
-          fmt::format("no command is called '{}'; `upweave --help` shows them", argv[1]).c_str());
+          fmt::format("no command is called '{}'; `upweave --help` shows them", excerpt(argv[1])).c_str());
     }
     try {
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version
       app.exit(e);
     } catch (const CLI::ParseError& e) {
-      return fail_with(e.what());
+      return fail_with(excerpt(e.what()).c_str());
     }
-    if (std::fflush(stdout) != 0 || std::ferror(stdout))
-      return fail_with("the standard output cannot be written");
+    cli::flush_output();
     return exit_code;
   } catch (const std::bad_alloc&) {
     return fail_with("the memory that this needs cannot be had");

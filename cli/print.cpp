@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/error.h"
+
 namespace upweave::cli {
 
 void print_table(const std::vector<std::vector<std::string>>& rows) {
@@ -34,6 +36,10 @@ std::string time_text(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.3g} us", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.3g} ms", seconds * 1e3);
   return fmt::format("{:.3g} s", seconds);
+}
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw invalid("the standard output cannot be written");
 }
 
 Progress::Progress() : terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -10,6 +10,9 @@ void print_table(const std::vector<std::vector<std::string>>& rows);
 std::string bytes_text(double bytes);   // "12.3 MiB"
 std::string time_text(double seconds);  // "1.23 ms"
 
+// What was printed has left the process; throws if it cannot.
+void flush_output();
+
 // One line on a terminal's stderr that says what is under way; nothing anywhere else.
 class Progress {
  public:

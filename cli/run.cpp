@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -14,8 +15,8 @@ namespace upweave::cli {
 namespace {
 
 struct RunRequest : Request {
-  std::string input_file, output_file;
-  std::vector<std::string> params;
+  std::string input_file;
+  std::vector<std::string> params, outputs;
 };
 
 // The array's elements as `dtype`, rounded once where that is narrower.
@@ -28,16 +29,39 @@ std::vector<std::byte> convert(NpyArray array, Dtype dtype) {
   return result;
 }
 
+// Where each output goes: FILE.npy for the result, NAME=FILE.npy for an extra output. A file's name with a
+// '=' in it stands behind a name of its own, output=FILE.npy.
+std::map<std::string, std::string> output_files(const RunRequest& request, const Graph& graph) {
+  std::map<std::string, std::string> files;
+  for (const std::string& text : request.outputs) {
+    const auto [name, path] = text.find('=') == text.npos
+                                  ? std::pair<std::string, std::string>{"output", text}
+                                  : split_pair(text, "--output");
+    if (name != "output" &&
+        std::ranges::find(graph.extra_outputs, name, &Output::name) == graph.extra_outputs.end())
+      throw invalid("--output {} is none of the pipeline's outputs", name);
+    if (!files.emplace(name, path).second) throw invalid("--output {} is given twice", name);
+  }
+  if (!files.contains("output")) throw invalid("the result's --output FILE.npy is missing");
+  for (const Output& output : graph.extra_outputs) {
+    if (!files.contains(output.name))
+      throw invalid("output {} is missing: add --output {}=FILE.npy", output.name, output.name);
+  }
+  return files;
+}
+
 void run(const RunRequest& request) {
   Progress progress;
   const Pipeline pipeline = pipeline_of(request);
+  const std::map<std::string, std::string> files = output_files(request, pipeline.graph());
+  const std::string& output_file = files.at("output");
   Options options = options_of(request);
   std::optional<Dtype> as_u2;
   if (options.dtype == Dtype::kF16 || options.dtype == Dtype::kBF16) as_u2 = options.dtype;
 
   std::map<std::string, NpyArray> arrays;
   const auto read = [&](const std::string& name, const std::string& path) {
-    progress.say("reading " + path);
+    progress.say("reading " + excerpt(path));
     if (!arrays.emplace(name, read_npy(path, as_u2)).second) throw invalid("--param {} is given twice", name);
   };
   read("input", request.input_file);
@@ -45,7 +69,8 @@ void run(const RunRequest& request) {
   for (const std::string& text : request.params) {
     const auto [name, path] = split_pair(text, "--param");
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      throw invalid("--param {} is none of the pipeline's parameters: {}", name, fmt::join(names, ", "));
+      throw Error(Status::kInvalid, fmt::format("--param {} is none of the pipeline's parameters: {}",
+                                                excerpt(name), listed(names)));
     }
     read(name, path);
   }
@@ -67,26 +92,43 @@ void run(const RunRequest& request) {
   for (auto& [name, array] : arrays)
     tensors[name] = (data[name] = convert(std::move(array), options.dtype)).data();
   std::vector<std::byte> output(static_cast<size_t>(count(plan.output_shape()) * size_of(options.dtype)));
+  std::map<std::string, std::vector<std::byte>> extra;
+  Outputs extra_pointers;
+  for (const OutputInfo& info : plan.extra_outputs()) {
+    extra[info.name].resize(static_cast<size_t>(count(info.shape) * size_of(info.dtype)));
+    extra_pointers[info.name] = extra[info.name].data();
+  }
 
   progress.say("running");
   const auto start = std::chrono::steady_clock::now();
-  run_from_host(plan, tensors, output.data());
+  run_from_host(plan, tensors, output.data(), extra_pointers);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  progress.say("writing " + request.output_file);
-  write_npy(request.output_file, plan.output_shape(), options.dtype, output.data());
-  progress.clear();
-  if (request.json) {
-    const nlohmann::json facts = {{"output", request.output_file},
-                                  {"shape", plan.output_shape()},
-                                  {"dtype", name_of(options.dtype)},
-                                  {"engine", request.engine},
-                                  {"seconds", seconds},
-                                  {"workspace_bytes", plan.workspace_bytes()}};
-    fmt::print("{}\n", facts.dump(2));
-  } else {
-    fmt::print("{}: {} {}, {} on {}\n", request.output_file, to_string(plan.output_shape()),
-               name_of(options.dtype), time_text(seconds), request.engine);
+  for (const OutputInfo& info : plan.extra_outputs()) {
+    progress.say("writing " + excerpt(files.at(info.name)));
+    write_npy(files.at(info.name), info.shape, info.dtype, extra.at(info.name).data());
   }
+  progress.say("writing " + excerpt(output_file));
+  // An error means that there is no output: what is said of it is said before it appears.
+  write_npy(output_file, plan.output_shape(), options.dtype, output.data(), [&] {
+    progress.clear();
+    if (request.json) {
+      nlohmann::json facts = {{"output", output_file},
+                              {"shape", plan.output_shape()},
+                              {"dtype", name_of(options.dtype)},
+                              {"engine", request.engine},
+                              {"seconds", seconds},
+                              {"workspace_bytes", plan.workspace_bytes()}};
+      for (const OutputInfo& info : plan.extra_outputs()) {
+        facts["extra_outputs"][info.name] = {
+            {"file", files.at(info.name)}, {"shape", info.shape}, {"dtype", name_of(info.dtype)}};
+      }
+      fmt::print("{}\n", facts.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    } else {
+      fmt::print("{}: {} {}, {} on {}\n", output_file, to_string(plan.output_shape()), name_of(options.dtype),
+                 time_text(seconds), request.engine);
+    }
+    flush_output();
+  });
 }
 
 }  // namespace
@@ -99,9 +141,13 @@ void add_run(CLI::App& app) {
   command->add_option("--param", request->params, "A parameter: kernel=k.npy")
       ->type_name("NAME=FILE.npy")
       ->allow_extra_args(false);
-  command->add_option("--output", request->output_file, "Where the result goes, whole or not at all")
+  command
+      ->add_option(
+          "--output", request->outputs,
+          "Where the result goes, whole or not at all; stats=s.npy for what the text gives out as stats")
       ->required()
-      ->type_name("FILE.npy");
+      ->type_name("FILE.npy")
+      ->allow_extra_args(false);
   add_engine(*command, *request);
   command->footer(
       "Sizes come from the tensors. The element type is the input's; --dtype converts, and says what files "

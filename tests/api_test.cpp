@@ -252,6 +252,62 @@ TEST(Plan, RefusesWrongTensors) {
   EXPECT_TRUE(e.untouched());
 }
 
+TEST(Plan, GivesOutMoreThanItsResult) {
+  const auto pipeline = Pipeline::parse(
+      "conv_transpose kernel bias s2 p1 as c | moments batch out stats | @c | batch_norm | relu out y | mean "
+      "space");
+  EXPECT_EQ(Builder()
+                .stage("conv_transpose kernel bias s2 p1")
+                .as("c")
+                .stage("moments batch")
+                .out("stats")
+                .take("c")
+                .stage("batch_norm")
+                .relu()
+                .out("y")
+                .mean("space")
+                .build()
+                .text(),
+            pipeline.text());
+  const std::vector<float> x = wave(2 * 3 * 4 * 5, 0), k = wave(3 * 6 * 4 * 4, 1), b = wave(6, 2);
+  const Tensors tensors = {{"input", x.data()}, {"kernel", k.data()}, {"bias", b.data()}};
+  std::vector<std::vector<float>> results[2];
+  for (const Engine engine : {Engine::kCpu, Engine::kReference}) {
+    const Plan plan =
+        pipeline.compile({{"input", {2, 3, 4, 5}}, {"kernel", {3, 6, 4, 4}}}, {.engine = engine});
+    ASSERT_EQ(plan.extra_outputs().size(), 2u);
+    EXPECT_EQ(plan.extra_outputs()[0].name, "stats");
+    EXPECT_EQ(plan.extra_outputs()[0].shape, (Shape{2, 6}));
+    EXPECT_EQ(plan.extra_outputs()[1].shape, (Shape{2, 6, 8, 10}));
+    std::vector<float> mean(12, NAN), stats(12, NAN), y(960, NAN), again(12, NAN);
+    const Outputs extra = {{"stats", stats.data()}, {"y", y.data()}};
+    plan.run(tensors, mean.data(), extra);
+    results[engine == Engine::kCpu] = {mean, stats, y};
+    plan.run(plan.pack({{"kernel", k.data()}, {"bias", b.data()}}), x.data(), again.data(), extra);
+    EXPECT_EQ(again, mean);
+    EXPECT_SAYS(plan.run(tensors, mean.data()), "output 'stats' is missing");
+    EXPECT_SAYS(plan.run(tensors, mean.data(), {{"stats", stats.data()}, {"y", nullptr}}),
+                "y is a null pointer");
+    EXPECT_SAYS(plan.run(tensors, mean.data(), {{"stats", stats.data()}, {"y", y.data()}, {"z", y.data()}}),
+                "'z' is none");
+    EXPECT_SAYS(plan.run(tensors, mean.data(), {{"stats", y.data() + 7}, {"y", y.data()}}),
+                "y overlaps stats");
+    EXPECT_SAYS(plan.run(tensors, mean.data(), {{"stats", mean.data() + 2}, {"y", y.data()}}),
+                "stats overlaps output");
+    EXPECT_NE(plan.explain().find("stats 2x6"), std::string::npos);
+    EXPECT_NE(plan.explain_json().find("\"stats\""), std::string::npos);
+  }
+  for (size_t n = 0; n < 3; ++n) {
+    for (size_t i = 0; i < results[0][n].size(); ++i)
+      EXPECT_NEAR(results[0][n][i], results[1][n][i], 1e-4f) << n << " " << i;
+  }
+  const Options half = {.dtype = Dtype::kF16};
+  EXPECT_EQ(
+      pipeline.compile({{"input", {2, 3, 4, 5}}, {"kernel", {3, 6, 4, 4}}}, half).extra_outputs()[0].dtype,
+      Dtype::kF32);
+  EXPECT_SAYS(pipeline.compile({{"input", {0, 3, 4, 5}}, {"kernel", {3, 6, 4, 4}}}), "batch_size is 0");
+}
+
 TEST(Plan, RefusesWrongSizesAndOptions) {
   const Example e;
   EXPECT_SAYS(e.pipeline.compile({{"kernel", {3, 6, 3, 2}}}), "input");
@@ -266,7 +322,7 @@ TEST(Plan, RefusesWrongSizesAndOptions) {
 TEST(Plan, MemoryThatCannotBeHadIsAnError) {
   const Plan plan =
       Pipeline::parse("conv_transpose kernel")
-          .compile({{"input", {1, 1 << 21, 1}}, {"kernel", {1 << 21, 1 << 21, 1 << 12}}}, kReference);
+          .compile({{"input", {1, 1 << 14, 1}}, {"kernel", {1 << 14, 1 << 14, 1 << 12}}}, kReference);
   float y = -777;
   try {
     plan.pack({{"kernel", &y}});
@@ -327,6 +383,45 @@ TEST(PlanCache, ThreadsShareIt) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_LE(cache.size(), 3u);
+}
+
+// What a run should take: positive, growing with what there is to do, and about the sum of its parts.
+TEST(Plan, PredictsItsTime) {
+  const Pipeline pipeline = Pipeline::parse("conv_transpose kernel s2 p1 | layer_norm channel | gelu");
+  const Pipeline norm = Pipeline::parse("conv_transpose kernel s2 p1 | group_norm 4");
+  for (const Engine engine : {Engine::kCpu, Engine::kCuda, Engine::kReference}) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      for (const Precision precision : {Precision::kStrict, Precision::kFast}) {
+        const Options options = {.dtype = dtype, .engine = engine, .precision = precision, .threads = 2};
+        const auto seconds = [&](const Pipeline& p, int64_t batch, int64_t size) {
+          return p.predicted_seconds({{"input", {batch, 32, 16, size, size}}, {"kernel", {32, 64, 4, 4, 4}}},
+                                     options);
+        };
+        const double empty = seconds(pipeline, 0, 16), one = seconds(pipeline, 8, 16),
+                     two = seconds(pipeline, 16, 16), wide = seconds(pipeline, 8, 32);
+        EXPECT_EQ(empty, 0);
+        EXPECT_TRUE(std::isfinite(one) && one > 1e-6 && one < 100) << one;
+        EXPECT_GT(two, one);
+        EXPECT_NEAR(two, 2 * one, 0.4 * two);
+        EXPECT_NEAR(wide, 4 * one, 0.4 * wide);
+        EXPECT_GT(seconds(norm, 8, 16), 0);
+      }
+    }
+  }
+}
+
+TEST(Plan, PredictsWhatItsPipelineDoes) {
+  for (const CatalogEntry& entry : catalog()) {
+    Shapes shapes = entry.shapes;
+    shapes.at("input")[0] = 1;
+    if (shapes.contains("addend")) shapes.at("addend")[0] = 1;
+    const Pipeline pipeline = Pipeline::named(entry.slug);
+    const double planned = pipeline.compile(shapes, {.threads = 2}).predicted_seconds();
+    EXPECT_EQ(pipeline.predicted_seconds(shapes, {.threads = 2}), planned) << entry.slug;
+    EXPECT_GT(planned, 1e-6) << entry.slug;
+    EXPECT_LT(planned, 10) << entry.slug;
+    EXPECT_GE(pipeline.predicted_seconds(shapes, {.threads = 1}), 0.9 * planned) << entry.slug;
+  }
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ static void test_compile(const upweave_pipeline* pipeline) {
   EXPECT(plan == NULL);
   EXPECT(upweave_output_extents(NULL) == NULL && upweave_output_rank(NULL) == 0);
   EXPECT(upweave_workspace_bytes(NULL) == 0 && upweave_explain(NULL) == NULL);
+  EXPECT(upweave_predicted_seconds(NULL) == 0);
   upweave_plan_free(NULL);
 }
 
@@ -151,6 +152,35 @@ static void test_run(const upweave_plan* plan, const upweave_plan* other) {
   upweave_weights_free(NULL);
 }
 
+static void test_extra_outputs(void) {
+  const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}};
+  float sums[2 * 6], stats[2 * 6];
+  upweave_call call = {.tensors = tensors, .tensor_count = 2, .output = sums};
+  const upweave_output extra[] = {{"stats", stats}, {"stats", stats}}, nameless = {NULL, stats};
+  upweave_pipeline* pipeline = NULL;
+  upweave_plan* plan = NULL;
+  EXPECT(upweave_parse("conv_transpose kernel s2 p1 as c | moments batch out stats | @c | mean space", NULL,
+                       0, &pipeline) == UPWEAVE_OK);
+  EXPECT(upweave_compile(pipeline, shapes, 2, &reference, &plan) == UPWEAVE_OK);
+  upweave_pipeline_free(pipeline);
+  EXPECT(upweave_extra_output_count(plan) == 1 && upweave_extra_output_count(NULL) == 0);
+  EXPECT(strcmp(upweave_extra_output_name(plan, 0), "stats") == 0);
+  EXPECT(upweave_extra_output_name(plan, 1) == NULL && upweave_extra_output_extents(plan, 1) == NULL);
+  EXPECT(upweave_extra_output_rank(plan, 0) == 2 && upweave_extra_output_rank(plan, 1) == 0);
+  EXPECT(upweave_extra_output_extents(plan, 0)[0] == 2 && upweave_extra_output_extents(plan, 0)[1] == 6);
+  EXPECT(upweave_extra_output_dtype(plan, 0) == UPWEAVE_F32);
+  EXPECT_ERROR(upweave_run(plan, &call), UPWEAVE_INVALID, "output 'stats' is missing");
+  EXPECT_ERROR(upweave_run_extra(plan, &call, NULL, 1), UPWEAVE_INVALID, "extra is a null pointer");
+  EXPECT_ERROR(upweave_run_extra(plan, &call, &nameless, 1), UPWEAVE_INVALID, "extra[0].name");
+  EXPECT_ERROR(upweave_run_extra(plan, &call, extra, 2), UPWEAVE_INVALID, "twice");
+  EXPECT(upweave_run_extra(plan, &call, extra, 1) == UPWEAVE_OK);
+  for (int c = 0; c < 6; ++c) { /* the mean of two samples' means */
+    const float mean = (sums[c] + sums[6 + c]) / 2;
+    EXPECT(stats[c] - mean < 1e-4f && mean - stats[c] < 1e-4f && stats[6 + c] > 0);
+  }
+  upweave_plan_free(plan);
+}
+
 int main(void) {
   upweave_pipeline* pipeline = NULL;
   upweave_plan *plan = NULL, *other = NULL;
@@ -170,7 +200,9 @@ int main(void) {
   EXPECT(upweave_output_extents(plan)[1] == 6 && upweave_output_extents(plan)[3] == 8);
   EXPECT(strstr(upweave_explain(plan), "layer_norm") != NULL);
   EXPECT(upweave_explain_json(plan)[0] == '{');
+  EXPECT(upweave_predicted_seconds(plan) > 0);
   test_run(plan, other);
+  test_extra_outputs();
   upweave_plan_free(plan);
   upweave_plan_free(other);
   if (failures) fprintf(stderr, "%d failures\n", failures);

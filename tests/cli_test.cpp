@@ -259,6 +259,62 @@ TEST_F(Cli, AFullDiskIsAnError) {
   EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 
+// An error means that nothing was written: what cannot be said of an output is said before it appears.
+TEST_F(Cli, NoOutputAppearsThatCannotBeReported) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP();
+  write_wave("x.npy", {1, 2, 4}, 0);
+  for (const char* form : {"", " --json"}) {
+    const std::string command = "'" UPWEAVE_CLI "' run relu --input '" + path("x.npy") + "' --output '" +
+                                path("y.npy") + "'" + form + " >/dev/full 2>/dev/null";
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 2);
+    EXPECT_EQ(files(), (std::vector<std::string>{"x.npy"}));
+  }
+}
+
+// Fewer threads, or a sentence about memory: never OpenMP's own end, which exits with 1.
+TEST_F(Cli, ThreadsThatCannotBeHadAreFewerThreads) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "sanitizers want all of the address space";
+#endif
+  write_wave("x.npy", {4, 8, 32, 32}, 0);
+  write_wave("k.npy", {8, 8, 3, 3}, 1);
+  const std::string command = "run 'conv_transpose kernel s2 | softmax space' --input '" + path("x.npy") +
+                              "' --param kernel='" + path("k.npy") + "' --output '" + path("y.npy") + "'";
+  ASSERT_EQ(run(command).code, 0);
+  const std::string right = slurp(path("y.npy"));
+  int ran = 0;
+  for (int megabytes = 20; megabytes <= 400; megabytes += 12) {
+    fs::remove(path("y.npy"));
+    const Result r =
+        run(command + " --threads 16", "ulimit -s 8192; ulimit -v " + std::to_string(megabytes * 1024) + ";");
+    if (r.code == 127) continue;  // not even the libraries fit
+    EXPECT_TRUE(r.code == 0 || r.code == 2) << megabytes << " MB: " << r.code << " " << r.err;
+    if (r.code != 0) continue;
+    EXPECT_EQ(slurp(path("y.npy")), right) << megabytes << " MB";
+    ++ran;
+  }
+  EXPECT_GT(ran, 0);
+  fs::remove(path("y.npy"));
+  EXPECT_EQ(run(command + " --threads 100000").code, 0);
+  EXPECT_EQ(slurp(path("y.npy")), right);
+}
+
+TEST_F(Cli, ErrorsAreOneShortLine) {
+  const std::string strange = "relo\x1b[31m" + std::string(5000, 'z') + "\nsecond";
+  for (const std::string& arguments :
+       {"explain '" + strange + "' --input 1x1x4", "verify relu --input '" + strange + "'",
+        "run relu --input '" + strange + "' --output y.npy",
+        "explain relu --input 1x1x4 --shape '" + strange + "'",
+        "explain relu --input 1x1x4 --set '" + strange + "=1'", "'" + strange + "'",
+        "explain relu --input 1x1x4 --engine '" + strange + "'", "explain relu --'" + strange + "'"}) {
+    const Result r = run(arguments);
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_LT(r.err.size(), 600u) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+    EXPECT_EQ(r.err.find('\x1b'), std::string::npos) << r.err;
+  }
+}
+
 TEST_F(Cli, ProgressIsForTerminalsOnly) {
   const std::string command = "verify max-max-sum --engine reference";
   EXPECT_EQ(run(command).err, "");
@@ -268,6 +324,28 @@ TEST_F(Cli, ProgressIsForTerminalsOnly) {
   std::system(
       ("script -qec \"'" UPWEAVE_CLI "' " + command + "\" /dev/null >'" + shown + "' </dev/null").c_str());
   EXPECT_NE(slurp(shown).find("running the reference"), std::string::npos) << slurp(shown);
+}
+
+TEST_F(Cli, WritesEveryOutput) {
+  write_wave("x.npy", {2, 3, 4, 5}, 0);
+  write_wave("k.npy", {3, 6, 4, 4}, 1);
+  const std::string command =
+      "run 'conv_transpose kernel s2 p1 as c | moments batch out stats | @c | batch_norm' "
+      "--input " +
+      path("x.npy") + " --param kernel=" + path("k.npy");
+  expect_error(command + " --output " + path("y.npy"), "add --output stats=FILE.npy");
+  expect_error(command + " --output stats=" + path("s.npy"), "the result's --output FILE.npy is missing");
+  expect_error(command + " --output " + path("y.npy") + " --output s=" + path("s.npy"), "--output s is none");
+  const json facts =
+      expect_json(command + " --output " + path("y.npy") + " --output stats=" + path("s.npy") + " --json");
+  EXPECT_EQ(facts["extra_outputs"]["stats"]["shape"], (std::vector<int64_t>{2, 6}));
+  EXPECT_EQ(read_npy(path("s.npy"), std::nullopt).shape, (Shape{2, 6}));
+  EXPECT_EQ(read_npy(path("y.npy"), std::nullopt).shape, (Shape{2, 6, 8, 10}));
+  EXPECT_EQ(
+      run("verify 'conv_transpose kernel bias 6 k4 s2 p1 as c | moments batch out stats | @c | batch_norm' "
+          "--input 2x3x4x5")
+          .code,
+      0);
 }
 
 TEST(Compare, SeesOneWrongElement) {

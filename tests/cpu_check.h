@@ -18,7 +18,7 @@
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
 #include "engine/engine.h"
-#include "engine/reference/reference.h"
+#include "engine/reference/verify.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"
 
@@ -75,9 +75,10 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
   return data;
 }
 
-inline std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads,
-                                 Algorithm algorithm = Algorithm::kDirect, bool fuse = true,
-                                 std::vector<std::string>* notes = nullptr) {
+// All outputs, the result first.
+inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dtype, int threads,
+                                                      Algorithm algorithm, bool fuse,
+                                                      std::vector<std::string>* notes, Precision precision) {
   Target target = target_of(Engine::kCpu);
   target.fuse = fuse;
   const auto plan = std::make_shared<const FusedPlan>(make_plan(data.graph, target, dtype));
@@ -85,6 +86,7 @@ inline std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads,
   options.dtype = dtype;
   options.threads = threads;
   options.algorithm = algorithm;
+  options.precision = precision;
   const auto program = compile_cpu(plan, options);
   if (notes) *notes = program->describe();
   std::vector<const void*> parameters;
@@ -94,54 +96,69 @@ inline std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads,
   char* workspace = static_cast<char*>(program->allocate(program->workspace_bytes() + 64));
   std::memset(packed, 0xff, program->packed_bytes());  // NaN: nothing may be read before it is written
   std::memset(workspace, 0xff, program->workspace_bytes() + 64);
-  std::vector<char> output(static_cast<size_t>(count(visible_shape(plan->source)) * size_of(dtype)));
+  std::vector<std::vector<char>> outputs(1 + plan->source.extra_outputs.size());
+  std::vector<void*> pointers;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const Id id = k == 0 ? plan->source.output : plan->source.extra_outputs[k - 1].value;
+    const Dtype type = k == 0 ? dtype : output_dtype(plan->source, id, dtype);
+    outputs[k].assign(static_cast<size_t>(count(plan->source[id].shape) * size_of(type)), char(0xff));
+    pointers.push_back(outputs[k].data());
+  }
   program->pack(parameters, packed, nullptr);
   const int64_t before = allocations;
-  program->run(packed, data.bytes.at("input").data(), output.data(), workspace, nullptr);
+  program->run(packed, data.bytes.at("input").data(), pointers.data(), workspace, nullptr);
   EXPECT_EQ(allocations, before) << "run() allocates";
   for (size_t i = 0; i < 64; ++i)
     EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);
   program->release(packed);
   program->release(workspace);
-  return output;
+  return outputs;
 }
 
-// Whether `got` is what `want` may become in `dtype` when it is off by `bound` at most.
-inline bool within(double got, double want, double bound, Dtype dtype) {
-  if (std::isnan(want)) return std::isnan(got);
-  if (std::isinf(want) || got == want) return got == want;
-  if (std::isinf(got)) return (got > 0 ? want : -want) + bound >= largest(dtype);  // it may overflow
-  return std::fabs(got - want) <= bound;
+inline std::vector<char> run_cpu(const Data& data, Dtype dtype, int threads,
+                                 Algorithm algorithm = Algorithm::kDirect, bool fuse = true,
+                                 std::vector<std::string>* notes = nullptr,
+                                 Precision precision = Precision::kStrict) {
+  return run_cpu_outputs(data, dtype, threads, algorithm, fuse, notes, precision).front();
 }
 
 // Where a law says that NaN and infinities come out differently, its own graph says what must come out: NaN,
 // an infinity or a number. How exact numbers are is tested with finite data.
 inline bool of_its_kind(double got, double lawful) {
-  return std::isfinite(lawful) ? std::isfinite(got) : within(got, lawful, 0, Dtype::kF32);
+  return std::isfinite(lawful) ? std::isfinite(got) : fraction_of_bound(got, lawful, 0, Dtype::kF32) == 0;
 }
 
-inline void compare(const Data& data, const std::vector<char>& output, Dtype dtype, const Shape& tile = {}) {
-  Rounding rounding;
-  rounding.tile = tile;
-  const Tensor truth = evaluate(data.graph, data.tensors, &rounding);
-  std::vector<double> lawful;
+inline void compare_outputs(const Data& data, const std::vector<std::vector<char>>& outputs, Dtype dtype) {
+  Options options;
+  options.dtype = dtype;
+  const std::vector<Tensor> wanted = truths(data.graph, data.tensors, options);
+  std::vector<Tensor> lawful;
   int wrong = 0;
-  for (size_t i = 0; i < truth.data.size() && wrong < 5; ++i) {
-    const double want = truth.data[i], got = load_element(output.data(), dtype, static_cast<int64_t>(i));
-    const double bound = element_bound(want, truth.err[i], dtype);
-    if (std::isfinite(want)) {
-      ASSERT_TRUE(std::isfinite(bound)) << "any value would do for element " << i;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const Tensor& truth = wanted[k];
+    const Dtype type =
+        k == 0 ? dtype : output_dtype(data.graph, data.graph.extra_outputs[k - 1].value, dtype);
+    for (size_t i = 0; i < truth.data.size() && wrong < 5; ++i) {
+      const double want = truth.data[i], got = load_element(outputs[k].data(), type, static_cast<int64_t>(i));
+      const double bound = truth.err[i];
+      if (std::isfinite(want)) {
+        ASSERT_TRUE(std::isfinite(bound)) << "any value would do for element " << i;
+      }
+      if (fraction_of_bound(got, want, bound, type) <= 1) continue;
+      if (!std::isfinite(want)) {
+        if (lawful.empty()) lawful = evaluate_outputs(rewrite(data.graph).graph, data.tensors);
+        if (of_its_kind(got, lawful[k].data[i])) continue;
+      }
+      ++wrong;
+      ADD_FAILURE() << "element " << i << " of output " << k << " is " << got << ", not " << want
+                    << (lawful.empty() ? "" : " nor " + std::to_string(lawful[k].data[i])) << ": off by "
+                    << got - want << ", bound " << bound;
     }
-    if (within(got, want, bound, dtype)) continue;
-    if (!std::isfinite(want)) {
-      if (lawful.empty()) lawful = evaluate(rewrite(data.graph).graph, data.tensors).data;
-      if (of_its_kind(got, lawful[i])) continue;
-    }
-    ++wrong;
-    ADD_FAILURE() << "element " << i << " is " << got << ", not " << want
-                  << (lawful.empty() ? "" : " nor " + std::to_string(lawful[i])) << ": off by " << got - want
-                  << ", bound " << bound;
   }
+}
+
+inline void compare(const Data& data, const std::vector<char>& output, Dtype dtype) {
+  compare_outputs(data, {output}, dtype);
 }
 
 inline void check(const std::string& text, const Shapes& shapes, uint64_t seed, Dtype dtype = Dtype::kF32,
@@ -151,14 +168,16 @@ inline void check(const std::string& text, const Shapes& shapes, uint64_t seed, 
   Rng rng(seed);
   const Data data = make_data(text, shapes, dtype, rng, values);
   std::vector<std::string> notes;
-  const std::vector<char> one = run_cpu(data, dtype, 1, algorithm, fuse, &notes);
+  const auto one = run_cpu_outputs(data, dtype, 1, algorithm, fuse, &notes, Precision::kStrict);
   std::string said;
   for (const std::string& note : notes) said += "\n  " + note;
   SCOPED_TRACE("input " + to_string(data.graph[0].shape) + ", dtype " +
                std::to_string(static_cast<int>(dtype)) + said);
-  compare(data, one, dtype, algorithm == Algorithm::kAuto ? Shape{8, 8, 8} : Shape{});
-  for (const int threads : {2, 3})
-    EXPECT_EQ(one, run_cpu(data, dtype, threads, algorithm, fuse)) << threads << " threads";
+  compare_outputs(data, one, dtype);
+  for (const int threads : {2, 3}) {
+    EXPECT_EQ(one, run_cpu_outputs(data, dtype, threads, algorithm, fuse, nullptr, Precision::kStrict))
+        << threads << " threads";
+  }
 }
 
 inline const Dtype kTypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};

@@ -12,11 +12,13 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "data_kinds.h"
 #include "engine/cpu/conv.h"
 #include "engine/cpu/conv_toom.h"
 #include "fresh_seed.h"
@@ -435,6 +437,72 @@ TEST_P(ConvOnTarget, ToomStaysInsideItsBound) {
       }
     }
   }
+}
+
+// What weights may be like: normal; some taps zero; an output channel of zeros and one of tiny weights; each
+// output channel seeing one input channel, as interpolation does; most of them zero; all of one sign.
+enum class Weights { kNormal, kTaps, kChannels, kDiagonal, kPruned, kPositive };
+constexpr Weights kWeights[] = {Weights::kNormal,   Weights::kTaps,   Weights::kChannels,
+                                Weights::kDiagonal, Weights::kPruned, Weights::kPositive};
+
+void change_weights(Problem& p, Weights kind, Random& random) {
+  const ConvShape& s = p.shape;
+  const int64_t volume = s.kernel[0] * s.kernel[1] * s.kernel[2];
+  const int64_t tap = random.between(0, volume - 1), zero = random.between(0, s.c_out - 1);
+  for (int64_t i = 0; i < static_cast<int64_t>(p.w.size()); ++i) {
+    const int64_t ci = i / volume / s.c_out, co = i / volume % s.c_out, k = i % volume;
+    double& w = p.w[i];
+    if (kind == Weights::kTaps && (k == tap || (co == zero && k % 2))) w = 0;
+    if (kind == Weights::kChannels && co == zero) w = 0;
+    if (kind == Weights::kChannels && co == zero + 1) w *= 0x1p-40;
+    if (kind == Weights::kDiagonal) w = ci == co % s.c_in ? 0.25 : 0;
+    if (kind == Weights::kPruned && random.between(0, 9) < 7) w = 0;
+    if (kind == Weights::kPositive) w = std::abs(w);
+  }
+}
+
+// What the reference allows direct sums, elementwise: (4 + 2 sqrt(n)) u sum|a||b|, n terms of the longest
+// phase; or eight times what they err.
+void expect_error_of_direct_sums(const Problem& p, const Result& r, const Result& direct, double* worst) {
+  const ConvShape& s = p.shape;
+  double terms = static_cast<double>(s.c_in);
+  for (int a = 0; a < 3; ++a) terms *= static_cast<double>((s.kernel[a] + s.stride[a] - 1) / s.stride[a]);
+  for (int64_t i = 0; i < r.box.count(); ++i) {
+    const Extents at = position(r.box, i), o = output_of(r.box, at);
+    for (int64_t c = 0; c < s.c_out; ++c) {
+      const float got = r.at(at)[c], by_direct = direct.at(at)[c];
+      if (got == by_direct) continue;
+      const Sum sum = naive(p, c, o);
+      const double bound = std::max((4 + 2 * std::sqrt(terms)) * 0x1p-24 * sum.magnitude + 0x1p-149,
+                                    8 * std::abs(by_direct - sum.value));
+      *worst = std::max(*worst, std::abs(got - sum.value) / bound);
+      ASSERT_LE(std::abs(got - sum.value), bound)
+          << "output " << o[0] << " " << o[1] << " " << o[2] << " channel " << c << ": " << got
+          << ", by direct sums " << by_direct << " of magnitudes " << sum.magnitude;
+    }
+  }
+}
+
+TEST_P(ConvOnTarget, StrictIsAsExactAsDirectSumsOnAnyData) {
+  Random random(fresh_seed() + 9);
+  std::map<std::string, double> worst;
+  for (int n = 0; n < effort(40); ++n) {
+    for (const upweave::testing::DataKind kind : upweave::testing::kDataKinds) {
+      const ToomCase c = random_toom(random);
+      const Weights weights = n % 2 == 0 ? Weights::kNormal : kWeights[random.between(0, 5)];
+      SCOPED_TRACE(text(c) + fmt::format(", {}, weights {}", name_of(kind), static_cast<int>(weights)));
+      Problem p = random_problem(random, c.shape, Dtype::kF32);
+      p.x = upweave::testing::make_kind(kind, c.shape.c_in, c.shape.in, random.engine);
+      for (double& x : p.x) x = static_cast<float>(x);
+      change_weights(p, weights, random);
+      const Packed toom(p, make_toom_conv(c.shape, c.tile)), direct(p, make_direct_conv(c.shape));
+      const Result r = toom.compute(whole(c.shape));
+      expect_error_of_direct_sums(p, r, direct.compute(whole(c.shape)), &worst[name_of(kind)]);
+      if (n % 8 == 0) expect_same_bits(toom, c.shape, random);
+      if (HasFatalFailure()) return;
+    }
+  }
+  for (const auto& [name, fraction] : worst) std::printf("%s: %.2g of the bound\n", name.c_str(), fraction);
 }
 
 TEST_P(ConvOnTarget, ToomBitsDoNotDependOnTheBox) {

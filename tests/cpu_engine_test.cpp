@@ -1,5 +1,8 @@
 // The CPU engine against the reference, within the bound that the reference derives for every element.
 #include "cpu_check.h"
+#include "eager.h"
+#include "fresh_seed.h"
+#include "random_pipeline.h"
 
 namespace upweave::testing {
 namespace {
@@ -251,6 +254,97 @@ TEST(CpuEngine, Portions) {
   }
   EXPECT_GE(kept, light ? 0 : 5);  // so that this is about portions, of both kinds
   EXPECT_GE(again, 50);
+}
+
+// Where a mean of a convolution is subtracted from it, or from another mean, what is left is as exact as one
+// operation at a time gives it: by direct sums and by transforms, whose products differ.
+TEST(CpuEngine, DifferencesKeepNoRounding) {
+  Rng rng(fresh_seed());
+  const auto pick = [&](int64_t lo, int64_t hi) {
+    return lo + static_cast<int64_t>(rng() % static_cast<uint64_t>(hi - lo + 1));
+  };
+  for (const char* const tail : kDifferences) {
+    for (int n = 0; n < (effort() < 600 ? 2 : 8); ++n) {
+      const size_t spatial = static_cast<size_t>(pick(1, 3));
+      const std::string conv = fmt::format("conv_transpose kernel bias {} k{} s{} p{}", 2 * pick(1, 9),
+                                           pick(2, 5), pick(1, 2), pick(0, 1));
+      Shape input = {pick(2, 4), pick(1, 20)};
+      for (size_t a = 0; a < spatial; ++a) input.push_back(pick(3, 9));
+      const std::string text = fmt::format("{} | {}", conv, tail);
+      Data data = make_data(text, {{"input", input}}, Dtype::kF32, rng, Values::kNormal);
+      std::vector<double>& x = data.tensors.at("input").data;
+      for (size_t i = 0; i < x.size(); ++i) {
+        store_element(data.bytes.at("input").data(), Dtype::kF32, static_cast<int64_t>(i), x[i] + 8);
+        x[i] = load_element(data.bytes.at("input").data(), Dtype::kF32, static_cast<int64_t>(i));
+      }
+      Data convolution = data;  // alone, by direct sums
+      convolution.graph = infer(parse_text(conv), {{"input", input}});
+      const Tensor exact = evaluate(convolution.graph, data.tensors);
+      for (const auto& [algorithm, precision] : {std::pair{Algorithm::kDirect, Precision::kStrict},
+                                                 {Algorithm::kAuto, Precision::kStrict},
+                                                 {Algorithm::kAuto, Precision::kFast}}) {
+        const bool fast = precision == Precision::kFast;
+        if (fast) {
+          for (const auto& [name, tensor] : as_tf32(data.tensors)) {
+            for (size_t i = 0; i < tensor.data.size(); ++i)
+              store_element(convolution.bytes[name].data(), Dtype::kF32, static_cast<int64_t>(i),
+                            tensor.data[i]);
+          }
+        }
+        const Tensor theirs =
+            load_tensor(run_cpu(convolution, Dtype::kF32, 2).data(), Dtype::kF32, exact.shape);
+        const std::vector<char> result = run_cpu(data, Dtype::kF32, 2, algorithm, true, nullptr, precision);
+        const Errors errors =
+            errors_of(data.graph, data.tensors, exact, theirs, fast ? 2 : 8,
+                      [&](int64_t i) { return load_element(result.data(), Dtype::kF32, i); });
+        EXPECT_LE(errors.largest, errors.allowed)
+            << text << " of " << to_string(input) << (fast ? ", fast" : "")
+            << ", UPWEAVE_TEST_SEED=" << fresh_seed();
+      }
+    }
+  }
+}
+
+// Values and moments given out beside the result, of any pipeline, at once and in portions of the batch.
+TEST(CpuEngine, GivesOutMore) {
+  const uint64_t first = fresh_seed();
+  for (uint64_t seed = first; seed < first + static_cast<uint64_t>(effort()) / 4; ++seed) {
+    const RandomPipeline pipeline = random_pipeline(seed, {.elements = 5000});
+    Random rng(seed);
+    const std::string text = with_outputs(pipeline.graph, rng);
+    // An exp of an exp says nothing of its neighbours: its bound is infinite.
+    Rng data_rng(seed);
+    const Data data =
+        make_data(text, tensor_shapes(pipeline.graph), kTypes[seed / 3 % 3], data_rng, Values::kNormal);
+    const Rounding rounding;
+    if (std::ranges::any_of(evaluate_outputs(data.graph, data.tensors, &rounding), [](const Tensor& y) {
+          return std::ranges::any_of(y.err, [](double e) { return !std::isfinite(e); });
+        }))
+      continue;
+    cpu::set_scratch_limit_for_test(seed % 3 == 0 ? 1 : 0);
+    SCOPED_TRACE("UPWEAVE_TEST_SEED=" + std::to_string(seed));
+    EXPECT_NO_THROW(check(text, tensor_shapes(pipeline.graph), seed, kTypes[seed / 3 % 3], Values::kNormal,
+                          seed % 4 != 0, seed % 2 ? Algorithm::kAuto : Algorithm::kDirect))
+        << text;
+  }
+  cpu::set_scratch_limit_for_test(0);
+}
+
+// The batch's statistics beside a batch norm: float32 in every element type, from the norm's own sweep.
+TEST(CpuEngine, GivesOutStatistics) {
+  for (const char* const tail : {"moments batch out stats | @c | batch_norm w b | tanh | max_pool 2",
+                                 "mul 2 as d | moments batch out stats | @d | batch_norm w b | mean space",
+                                 "moments instance out stats | @c | instance_norm | relu",
+                                 "moments group 4 out stats | @c | group_norm 4 | gelu"}) {
+    for (const Dtype dtype : kTypes) {
+      for (const int64_t limit : {0, 1}) {
+        cpu::set_scratch_limit_for_test(limit);
+        check(std::string("conv_transpose kernel bias 24 k4 s2 p1 as c | ") + tail, {{"input", {5, 6, 7, 8}}},
+              3, dtype, Values::kLargeMean, true, Algorithm::kAuto);
+      }
+    }
+  }
+  cpu::set_scratch_limit_for_test(0);
 }
 
 }  // namespace

@@ -121,8 +121,7 @@ TEST(CpuValues, ASumOfSquaresWouldBeSeen) {
   Rng rng(1);
   const Data data =
       make_data("instance_norm", {{"input", {2, 4, 8, 8}}}, Dtype::kF32, rng, Values::kLargeMean);
-  Rounding rounding;
-  const Tensor truth = evaluate(data.graph, data.tensors, &rounding);
+  const Tensor truth = upweave::truth(data.graph, data.tensors, {});
   const std::vector<double>& x = data.tensors.at("input").data;
   int outside = 0;
   for (size_t set = 0; set < 8; ++set) {
@@ -134,8 +133,7 @@ TEST(CpuValues, ASumOfSquaresWouldBeSeen) {
     const float mean = sum / 64, var = squares / 64 - mean * mean;
     for (size_t i = set * 64; i < set * 64 + 64; ++i) {
       const float y = (static_cast<float>(x[i]) - mean) / std::sqrt(var + 1e-5f);
-      outside +=
-          !within(y, truth.data[i], element_bound(truth.data[i], truth.err[i], Dtype::kF32), Dtype::kF32);
+      outside += fraction_of_bound(y, truth.data[i], truth.err[i], Dtype::kF32) > 1;
     }
   }
   EXPECT_GT(outside, 400) << "of 512";

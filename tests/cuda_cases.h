@@ -57,9 +57,9 @@ struct Data {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, std::vector<char>> bytes;
 };
-inline Data make_data(const Graph& graph, const Case& c) {
+inline Data make_data(const Graph& graph, const Case& c, uint64_t seed = 7) {
   Data data;
-  std::mt19937_64 rng(7);
+  std::mt19937_64 rng(seed);
   for (const Node& node : graph.nodes) {
     if (!is(node, "input") && !is(node, "param")) continue;
     const std::string name = is(node, "input") ? "input" : node.name;
@@ -76,20 +76,16 @@ inline Data make_data(const Graph& graph, const Case& c) {
 }
 
 // Every element of `result` within the bound that the reference derives for it.
-inline void expect_result(const Graph& graph, const Data& data, const Case& c,
-                          const std::vector<char>& result) {
-  Rounding rounding;
-  if (c.precision == Precision::kFast) rounding.product = 0x1p-11;
-  const Tensor truth = evaluate(graph, data.tensors, &rounding);
+inline void expect_tensor(const Tensor& truth, const std::vector<char>& result, Dtype dtype) {
   int wrong = 0;
   for (size_t i = 0; i < truth.data.size() && wrong < 3; ++i) {
-    const double want = truth.data[i], got = load_element(result.data(), c.dtype, static_cast<int64_t>(i));
-    const double bound = element_bound(want, truth.err[i], c.dtype);
+    const double want = truth.data[i], got = load_element(result.data(), dtype, static_cast<int64_t>(i));
+    const double bound = element_bound(want, truth.err[i], dtype);
     if (std::isnan(want)) {
       if (!std::isnan(got)) ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not NaN";
       continue;
     }
-    if (!(std::fabs(want) + bound < largest(c.dtype))) {
+    if (!(std::fabs(want) + bound < largest(dtype))) {
       if (std::isinf(want) && got != want)
         ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
       continue;
@@ -100,6 +96,23 @@ inline void expect_result(const Graph& graph, const Data& data, const Case& c,
                     << ": off by " << got - want << ", bound " << bound;
     }
   }
+}
+
+// Of all outputs, the result first; or of the result alone.
+inline void expect_outputs(const Graph& graph, const Data& data, const Case& c,
+                           const std::vector<std::vector<char>>& results) {
+  Rounding rounding;
+  if (c.precision == Precision::kFast) rounding.product = 0x1p-11;
+  const std::vector<Tensor> truths = evaluate_outputs(graph, data.tensors, &rounding);
+  for (size_t k = 0; k < results.size(); ++k) {
+    SCOPED_TRACE(k == 0 ? "the result" : graph.extra_outputs[k - 1].name);
+    expect_tensor(truths[k], results[k],
+                  k == 0 ? c.dtype : output_dtype(graph, graph.extra_outputs[k - 1].value, c.dtype));
+  }
+}
+inline void expect_result(const Graph& graph, const Data& data, const Case& c,
+                          const std::vector<char>& result) {
+  expect_outputs(graph, data, c, {result});
 }
 
 inline std::string with(const Case& c) {

@@ -87,5 +87,24 @@ TEST(CudaExplain, KnowsTheFloors) {
   }
 }
 
+// The general road was measured to be slow: what is predicted of it must not be the memory's rate.
+TEST(CudaExplain, PredictsTheGeneralRoad) {
+  const Options options = {.engine = Engine::kCuda, .precision = Precision::kFast};
+  struct Measured {
+    const char* slug;
+    double seconds;  // on an H200
+  };
+  for (const Measured& m : {Measured{"kernelbench-03-add-layernorm-avgpool-gelu", 11.2e-3},
+                            {"kernelbench-13-mean-add-softmax-tanh-mul", 20.5e-3},
+                            {"kernelbench-42-mean-add-logsumexp-sum-mul", 6.27e-3},
+                            {"kernelbench-26-add-hardswish-mul", 4.84e-3}}) {
+    const FusedPlan plan = plan_of(m.slug);
+    const double seconds = predict(lower(plan, options, Chip()), Rates());
+    EXPECT_NEAR(seconds, m.seconds, 0.25 * m.seconds) << m.slug;
+  }
+  const FusedPlan plan = plan_of("conv-transpose3d-max-max-sum");
+  EXPECT_NEAR(predict(lower(plan, options, Chip()), Rates()), 0.346e-3, 0.1 * 0.346e-3);
+}
+
 }  // namespace
 }  // namespace upweave::cuda

@@ -33,6 +33,7 @@ std::vector<Case> cases() {
       {"conv_transpose k s4", {{"input", k1d}, {"k", {6, 1, 2}}}, {2, 1, 34}},  // kernel < stride
       {"conv_transpose k s1 d3 op2", {{"input", k1d}, {"k", {6, 1, 2}}}, {2, 1, 8 + 3 + 2 + 1}},
       {"conv_transpose k out7x6", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 7, 6}},
+      {"moments batch | adjust_moments b scale=2", {{"input", k2d}, {"b", {6}}}, {2, 6}},
       {"mean_conv k s2 out17x19", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 1, 1}},
       {"avg_pool 2", {{"input", k3d}}, {2, 6, 3, 4, 4}},
       {"avg_pool 2x3", {{"input", k2d}}, {2, 6, 4, 3}},
@@ -251,22 +252,22 @@ TEST(Infer, RefusesWithASentenceThatNamesTheParameterAndItsValue) {
       // Products that overflow.
       {"relu",
        {{"input", {kHuge, 6, 8, 9}}},
-       "the number of elements overflows 64 bits: 4611686018427387904 * 6"},
+       "the value of input has shape 4611686018427387904x6x8x9; a tensor has at most 2^40 elements"},
       {"conv_transpose k s4611686018427387904",
        {{"input", k1d}, {"k", {6, 1, 3}}},
-       "the output extent overflows 64 bits: 8 * 4611686018427387904"},
+       "stride_w is 4611686018427387904; it must be at most 2^40"},
       {"conv_transpose k s4611686018427387904 out5",
        {{"input", k1d}, {"k", {6, 1, 3}}},
-       "the output extent overflows 64 bits: 8 * 4611686018427387904"},
+       "stride_w is 4611686018427387904; it must be at most 2^40"},
       {"conv_transpose k p4611686018427387904",
        {{"input", k1d}, {"k", {6, 1, 3}}},
-       "padding overflows 64 bits: 2 * 4611686018427387904"},
+       "padding_w is 4611686018427387904; it must be at most 2^40"},
       {"conv_transpose k 4611686018427387904 k1000",
        {{"input", k1d}},
-       "the number of elements overflows 64 bits"},
+       "the value of k has shape 6x4611686018427387904x1000; a tensor has at most 2^40 elements"},
       {"conv_transpose k s1000000000000000000",
        {{"input", {2, 6, 9}}, {"k", {6, 6, 3}}},
-       "the number of elements overflows 64 bits"},
+       "stride_w is 1000000000000000000; it must be at most 2^40"},
   };
   for (const Refusal& r : refusals) {
     try {

@@ -271,4 +271,33 @@ inline RandomPipeline random_pipeline(uint64_t seed, const Limits& limits = {}) 
   }
 }
 
+// Of the input and every parameter.
+inline Shapes tensor_shapes(const Graph& graph) {
+  Shapes shapes;
+  for (const Node& node : graph.nodes) {
+    if (node.in.empty()) shapes[node.name] = node.shape;
+  }
+  return shapes;
+}
+
+// The same pipeline with some of its values, and moments of some, given out beside the result.
+inline std::string with_outputs(const Graph& graph, Random& rng) {
+  Graph more = graph;
+  const std::vector<bool> weights = weight_side(graph);
+  for (Id id = 0; id < graph.size(); ++id) {
+    if (weights[id]) continue;
+    const auto give = [&](Id value) {
+      more.extra_outputs.push_back({fmt::format("given{}", more.extra_outputs.size()), value});
+    };
+    if (rng.chance(0.2)) give(id);
+    if (!rng.chance(0.3)) continue;
+    Node moments;
+    moments.op = &operation("moments");
+    moments.in = {id};
+    moments.attrs.set("axes", std::string(rng.chance(0.7) ? "batch" : "instance"));
+    give(more.add(std::move(moments)));
+  }
+  return print_text(more);
+}
+
 }  // namespace upweave::testing

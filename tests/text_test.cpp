@@ -113,6 +113,29 @@ TEST(Text, LabelsReuseValues) {
   EXPECT_EQ(print_text(graph), "relu as v1 | sigmoid as v2 | @v1 | tanh as v3 | @v2 | mul @v3");
 }
 
+TEST(Text, OutNamesAValueAndGivesItOut) {
+  const std::string text = "relu as c | moments batch out stats | @c | tanh out y | mul @c";
+  const Graph graph = parse_text(text);
+  EXPECT_EQ(print_text(graph), text);
+  ASSERT_EQ(graph.extra_outputs.size(), 2u);
+  EXPECT_EQ(graph.extra_outputs[0].name, "stats");
+  EXPECT_TRUE(is(graph[graph.extra_outputs[0].value], "moments"));
+  EXPECT_TRUE(is(graph[graph.extra_outputs[1].value], "tanh"));
+  EXPECT_TRUE(is(last(graph), "mul"));
+  for (const char* const same : {"relu out a | @a out b | tanh", "@input out x | relu", "relu out y"}) {
+    EXPECT_EQ(reprint(same), same);
+  }
+  EXPECT_EQ(reprint("relu out a | sigmoid"), "relu out a | sigmoid") << "nobody else reads it, yet it stays";
+  EXPECT_EQ(refusal("relu out output"), "column 10: the name 'output' is taken");
+  EXPECT_EQ(refusal("relu out a | tanh out a"), "column 23: the name 'a' is taken");
+  EXPECT_EQ(refusal("relu out 2"), "column 10: '2' is not a name");
+  EXPECT_EQ(refusal("out y"), "column 1: an operation is missing before 'out y'");
+  EXPECT_EQ(refusal("param k | center out c | @input | add @c"),
+            "column 22: the output 'c' does not depend on the pipeline's input");
+  EXPECT_EQ(refusal("batch_norm out b | relu"), "accepted") << "b is an output here, not a parameter";
+  EXPECT_EQ(refusal("mul out"), "column 5: 'out' cannot be a parameter's name");
+}
+
 TEST(Text, SettingsReplaceNames) {
   const Settings settings = {{"stride", "2x1"}, {"padding", "1"}, {"hi", "inf"}, {"op", "gelu"}};
   EXPECT_EQ(reprint("conv_transpose kernel s$stride p$padding | clamp 0 $hi | $op", settings),
@@ -213,6 +236,9 @@ TEST(Text, RandomPipelinesPrintAsAFixedPoint) {
     const std::string once = reprint(pipeline.text);
     EXPECT_EQ(reprint(once), once) << "UPWEAVE_SEED=" << seed << "\n" << pipeline.text;
     EXPECT_EQ(parameter_names(parse_text(once)), parameter_names(pipeline.graph)) << "UPWEAVE_SEED=" << seed;
+    testing::Random rng(seed);
+    const std::string more = reprint(testing::with_outputs(pipeline.graph, rng));
+    EXPECT_EQ(reprint(more), more) << "UPWEAVE_SEED=" << seed;
   }
 }
 

@@ -127,6 +127,8 @@ UPWEAVE_PUBLIC upweave_status upweave_compile(const upweave_pipeline* pipeline, 
 UPWEAVE_PUBLIC const int64_t* upweave_output_extents(const upweave_plan* plan);
 UPWEAVE_PUBLIC size_t upweave_output_rank(const upweave_plan* plan);
 UPWEAVE_PUBLIC size_t upweave_workspace_bytes(const upweave_plan* plan);
+/* What one run should take on the plan's engine and this machine, weights packed already; 0 for NULL. */
+UPWEAVE_PUBLIC double upweave_predicted_seconds(const upweave_plan* plan);
 UPWEAVE_PUBLIC const char* upweave_explain(const upweave_plan* plan);      /* for a person; NULL: no memory */
 UPWEAVE_PUBLIC const char* upweave_explain_json(const upweave_plan* plan); /* for a program */
 UPWEAVE_PUBLIC void upweave_plan_free(upweave_plan* plan);
@@ -144,6 +146,24 @@ typedef struct upweave_call {
 } upweave_call;
 
 UPWEAVE_PUBLIC upweave_status upweave_run(const upweave_plan* plan, const upweave_call* call);
+
+/* What a text gives out beside its result, by `out NAME`. What is returned lives as long as the plan. */
+UPWEAVE_PUBLIC size_t upweave_extra_output_count(const upweave_plan* plan);
+UPWEAVE_PUBLIC const char* upweave_extra_output_name(const upweave_plan* plan,
+                                                     size_t index); /* NULL past the end */
+UPWEAVE_PUBLIC const int64_t* upweave_extra_output_extents(const upweave_plan* plan, size_t index);
+UPWEAVE_PUBLIC size_t upweave_extra_output_rank(const upweave_plan* plan, size_t index);
+UPWEAVE_PUBLIC upweave_dtype upweave_extra_output_dtype(const upweave_plan* plan, size_t index);
+
+/* Where an extra output goes. */
+typedef struct upweave_output {
+  const char* name;
+  void* data;
+} upweave_output;
+
+/* upweave_run for a plan that has extra outputs: each of them must be given. */
+UPWEAVE_PUBLIC upweave_status upweave_run_extra(const upweave_plan* plan, const upweave_call* call,
+                                                const upweave_output* extra, size_t extra_count);
 
 /* For weights that stay while inputs change: the parameters are read here, and never again. The weights may
  * outlive the plan's handle. */

@@ -44,6 +44,7 @@ enum class Algorithm { kAuto, kDirect };
 using Shape = std::vector<int64_t>;                   // N C [[D] H] W
 using Shapes = std::map<std::string, Shape>;          // by tensor name; the input is "input"
 using Tensors = std::map<std::string, const void*>;   // dense, row-major, of the plan's Dtype
+using Outputs = std::map<std::string, void*>;         // likewise, of OutputInfo's dtype
 using Settings = std::map<std::string, std::string>;  // values for the text's $names: {{"stride", "2x2x2"}}
 
 struct Options {
@@ -52,6 +53,7 @@ struct Options {
   Precision precision = Precision::kStrict;
   Algorithm algorithm = Algorithm::kAuto;
   int threads = 0;  // 0: all that the machine offers
+  int device = -1;  // Engine::kCuda: which GPU; -1: the one that the calling thread uses
 };
 
 // Operations and bytes of one run; `unfused` is the pipeline as written, one pass over memory an operation.
@@ -59,6 +61,13 @@ struct Cost {
   double flops = 0, unfused_flops = 0;
   double bytes = 0, unfused_bytes = 0;
   int passes = 0, unfused_passes = 0;
+};
+
+// What a text gives out beside its result, by `out NAME`.
+struct OutputInfo {
+  std::string name;
+  Shape shape;
+  Dtype dtype;  // the plan's; for moments at least kF32
 };
 
 struct Graph;
@@ -81,9 +90,13 @@ class UPWEAVE_PUBLIC Plan {
   explicit Plan(std::shared_ptr<const PlanImpl> impl) : impl_(std::move(impl)) {}
 
   const Shape& output_shape() const;
-  const Shapes& tensor_shapes() const;  // the input and every parameter
+  const std::vector<OutputInfo>& extra_outputs() const;  // those beside the result
+  const Shapes& tensor_shapes() const;                   // the input and every parameter
   size_t workspace_bytes() const;
   Cost cost() const;
+  // What one run should take on the plan's engine and this machine, weights packed already: a model, good for
+  // choosing between ways to do the same.
+  double predicted_seconds() const;
   std::string explain() const;       // for a person
   std::string explain_json() const;  // for a program
 
@@ -96,6 +109,12 @@ class UPWEAVE_PUBLIC Plan {
   Weights pack(const Tensors& parameters, void* stream = nullptr) const;
   void run(const Weights& weights, const void* input, void* output, void* workspace = nullptr,
            void* stream = nullptr) const;
+
+  // Both, for plans that have extra outputs: `extra` says where each of them goes.
+  void run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace = nullptr,
+           void* stream = nullptr) const;
+  void run(const Weights& weights, const void* input, void* output, const Outputs& extra,
+           void* workspace = nullptr, void* stream = nullptr) const;
 
   const PlanImpl& impl() const { return *impl_; }
 
@@ -115,6 +134,9 @@ class UPWEAVE_PUBLIC Pipeline {
   std::string text() const;                     // canonical: parse(text()).text() == text()
   std::vector<std::string> parameters() const;  // names, in order of first use
   Plan compile(const Shapes& shapes, const Options& options = {}) const;
+  // The plan's predicted_seconds(), before any of its kernels is compiled: for Engine::kCuda without a GPU
+  // too, and then for an H200.
+  double predicted_seconds(const Shapes& shapes, const Options& options = {}) const;
 
   const Graph& graph() const { return *graph_; }
 
@@ -134,6 +156,7 @@ class UPWEAVE_PUBLIC Builder {
   };
   Builder& stage(std::string_view text);  // e.g. "leaky_relu 0.2"
   Builder& as(std::string_view label);    // names the current value
+  Builder& out(std::string_view name);    // names it and gives it out beside the result
   Builder& take(std::string_view label);  // goes on from a named value
   Builder& conv_transpose(std::string_view kernel, const Conv& conv);
   Builder& conv_transpose(std::string_view kernel) { return conv_transpose(kernel, Conv()); }

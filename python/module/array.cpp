@@ -70,7 +70,31 @@ void check_dense(const char* name, const Shape& shape, const Extent* strides, in
   }
 }
 
+// A masked array's data hold what its mask hides.
+void refuse_mask(PyObject* object, const char* name) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) == numpy_array_type()) return;
+  const Object ma = own(PyObject_GetAttrString(numpy(), "ma"));
+  const Object masked = own(PyObject_CallMethod(ma.get(), "is_masked", "O", object));
+  if (PyObject_IsTrue(masked.get()) != 0) {
+    raise(PyExc_ValueError, std::string(name) + " has masked elements; fill them first, as in x.filled(0)");
+  }
+}
+
+// PyTorch negates some views (the imaginary part of a conjugate) only when they are read: then a copy that
+// holds the values, else null.
+Object resolved(PyObject* object) {
+  const Object is_neg(PyObject_GetAttrString(object, "is_neg"));
+  if (!is_neg) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const Object lazy = own(PyObject_CallObject(is_neg.get(), nullptr));
+  if (lazy.get() != Py_True) return nullptr;
+  return own(PyObject_CallMethod(object, "resolve_neg", nullptr));
+}
+
 Array from_numpy(PyObject* object, const char* name) {
+  refuse_mask(object, name);
   Object capsule = own(PyObject_GetAttrString(object, "__array_struct__"));
   const auto* a = static_cast<const NumpyInterface*>(PyCapsule_GetPointer(capsule.get(), nullptr));
   if (!a) throw PythonError();
@@ -218,6 +242,11 @@ Array array_of(PyObject* object, const char* name, void* stream) {
   if (PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(numpy_array_type()))) {
     return from_numpy(object, name);
   }
+  if (const Object copy = resolved(object)) {
+    Array array = array_of(copy.get(), name, stream);
+    array.copied = true;
+    return array;
+  }
   if (const DLPackExchangeAPI* api = exchange_of(object)) return from_exchange(*api, object, name);
   if (PyObject_HasAttrString(object, "__dlpack__")) return from_dlpack(object, name, stream);
   const Object view(PyMemoryView_FromObject(object));
@@ -233,6 +262,14 @@ std::string name_of(Device device) {
   if (device.host()) return "cpu";
   const std::string id = ":" + std::to_string(device.id);
   return device.cuda() ? "cuda" + id : "device type " + std::to_string(device.type) + id;
+}
+
+PyObject* tuple_from(const Shape& shape) {
+  Object tuple = own(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (size_t i = 0; i < shape.size(); ++i) {
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), own(PyLong_FromLongLong(shape[i])).release());
+  }
+  return tuple.release();
 }
 
 }  // namespace upweave::python

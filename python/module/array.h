@@ -41,6 +41,7 @@ struct Array {
   Device device;
   bool read_only = false;
   void* stream = nullptr;  // what the array's library is working on, where it says so
+  bool copied = false;     // its memory held something else (negated values), and this is a copy
   Object owner;            // keeps the memory
 };
 
@@ -49,5 +50,7 @@ struct Array {
 Array array_of(PyObject* object, const char* name, void* stream = nullptr);
 
 std::string name_of(Device device);
+
+PyObject* tuple_from(const Shape& shape);  // a new reference
 
 }  // namespace upweave::python

@@ -1,14 +1,21 @@
 // upweave._core: plans for Python. It checks arrays, releases the interpreter's lock and runs; everything
 // that a person calls is in the package's Python files.
+#include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "api/plan_impl.h"
 #include "array.h"
+#include "base/error.h"
 #include "base/watch.h"
-#include "engine/reference/reference.h"
+#include "call.h"
+#include "engine/cpu/predict.h"
+#include "engine/reference/verify.h"
 #include "graph/graph.h"
+#include "graph_list.h"
 #include "plan/explain.h"
 #include "unlocked.h"
 
@@ -56,7 +63,19 @@ PyObject* guarded(F&& f) noexcept {
 
 std::string text_of(PyObject* object) {
   const Object bytes = own(PyUnicode_AsUTF8String(object));
-  return PyBytes_AsString(bytes.get());
+  return {PyBytes_AsString(bytes.get()), static_cast<size_t>(PyBytes_Size(bytes.get()))};
+}
+
+// A whole number beyond what fits is a value that is wrong, like any other.
+template <class F>
+auto number_from(const std::string& name, F&& convert) {
+  const auto value = convert();
+  if (PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw PythonError();
+    PyErr_Clear();
+    raise(PyExc_ValueError, excerpt(name) + " is a number that does not fit 64 bits");
+  }
+  return value;
 }
 
 template <class F>
@@ -70,20 +89,11 @@ Shape shape_from(PyObject* object, const std::string& name) {
   const Object items = own(PySequence_Tuple(object));
   Shape shape;
   for (Py_ssize_t i = 0; i < PyTuple_Size(items.get()); ++i) {
-    const long long extent = PyLong_AsLongLong(PyTuple_GetItem(items.get(), i));
-    if (extent == -1 && PyErr_Occurred()) throw PythonError();
-    shape.push_back(extent);
+    PyObject* item = PyTuple_GetItem(items.get(), i);
+    shape.push_back(number_from("an extent of " + name, [&] { return PyLong_AsLongLong(item); }));
   }
-  if (shape.size() > 8) raise(PyExc_ValueError, name + " has more than 8 axes");
+  if (shape.size() > 8) raise(PyExc_ValueError, excerpt(name) + " has more than 8 axes");
   return shape;
-}
-
-PyObject* tuple_from(const Shape& shape) {
-  Object tuple = own(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
-  for (size_t i = 0; i < shape.size(); ++i) {
-    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), own(PyLong_FromLongLong(shape[i])).release());
-  }
-  return tuple.release();
 }
 
 template <class Value, size_t n>
@@ -93,7 +103,7 @@ Value choice(const char* name, const char* given, const std::pair<const char*, V
     if (std::strcmp(word, given) == 0) return value;
     list += (list.empty() ? "" : ", ") + std::string(word);
   }
-  raise(PyExc_ValueError, std::string(name) + " is '" + given + "'; it must be one of " + list);
+  raise(PyExc_ValueError, std::string(name) + " is '" + excerpt(given) + "'; it must be one of " + list);
 }
 
 Options options_from(const char* dtype, const char* engine, const char* precision, const char* algorithm,
@@ -112,32 +122,69 @@ Options options_from(const char* dtype, const char* engine, const char* precisio
   return options;
 }
 
-// Plan(text, named, settings, shapes, dtype, engine, precision, algorithm, threads)
+// What a plan is made of: (text, named, settings, shapes, dtype, engine, precision, algorithm, threads), and
+// the GPU if it is not the current one.
+struct Request {
+  std::string text;
+  bool named = false;
+  Settings settings;
+  Shapes shapes;
+  Options options;
+
+  Pipeline pipeline() const {
+    return named ? Pipeline::named(text, settings) : Pipeline::parse(text, settings);
+  }
+};
+std::optional<Request> request_from(PyObject* args) {
+  const char *text, *dtype, *engine, *precision, *algorithm;
+  int named, device = -1;
+  PyObject *settings, *shapes, *thread_count;
+  if (!PyArg_ParseTuple(args, "spO!O!ssssO|i", &text, &named, &PyDict_Type, &settings, &PyDict_Type, &shapes,
+                        &dtype, &engine, &precision, &algorithm, &thread_count, &device)) {
+    return std::nullopt;
+  }
+  const long long wanted = number_from("threads", [&] { return PyLong_AsLongLong(thread_count); });
+  const int threads = static_cast<int>(std::clamp<long long>(wanted, INT_MIN, INT_MAX));
+  Request request{text, named != 0, {}, {}, {}};
+  for_each_item(settings, [&](const std::string& k, PyObject* v) { request.settings[k] = text_of(v); });
+  for_each_item(shapes, [&](const std::string& k, PyObject* v) { request.shapes[k] = shape_from(v, k); });
+  request.options = options_from(dtype, engine, precision, algorithm, threads);
+  request.options.device = device;
+  return request;
+}
+
 PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject*) {
   return guarded([&]() -> PyObject* {
-    const char *text, *dtype, *engine, *precision, *algorithm;
-    int named, threads;
-    PyObject *settings_dict, *shapes_dict;
-    if (!PyArg_ParseTuple(args, "spO!O!ssssi", &text, &named, &PyDict_Type, &settings_dict, &PyDict_Type,
-                          &shapes_dict, &dtype, &engine, &precision, &algorithm, &threads)) {
-      return nullptr;
-    }
-    Settings settings;
-    for_each_item(settings_dict, [&](const std::string& k, PyObject* v) { settings[k] = text_of(v); });
-    Shapes shapes;
-    for_each_item(shapes_dict, [&](const std::string& k, PyObject* v) { shapes[k] = shape_from(v, k); });
-    const Options options = options_from(dtype, engine, precision, algorithm, threads);
+    const std::optional<Request> request = request_from(args);
+    if (!request) return nullptr;
     auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
     Object self = own(allocate(type, 0));
     std::unique_ptr<Plan> plan;
     {
       const Unlocked unlocked;
-      const Pipeline pipeline = named ? Pipeline::named(text, settings) : Pipeline::parse(text, settings);
-      plan = std::make_unique<Plan>(pipeline.compile(shapes, options));
+      plan = std::make_unique<Plan>(request->pipeline().compile(request->shapes, request->options));
     }
     reinterpret_cast<PlanObject*>(self.get())->plan = plan.release();
     return self.release();
   });
+}
+
+// predicted_seconds(what Plan takes) -> float, before any kernel is compiled
+PyObject* predicted_seconds(PyObject*, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    const std::optional<Request> request = request_from(args);
+    if (!request) return nullptr;
+    double seconds;
+    {
+      const Unlocked unlocked;
+      seconds = request->pipeline().predicted_seconds(request->shapes, request->options);
+    }
+    return PyFloat_FromDouble(seconds);
+  });
+}
+
+PyObject* vectors_per_second(PyObject*, PyObject*) {
+  return guarded([&] { return PyFloat_FromDouble(cpu::vectors_per_second()); });
 }
 
 void release(PyObject* self) {
@@ -160,89 +207,18 @@ void weights_free(PyObject* self) {
 
 const Plan& plan_of(PyObject* self) { return *reinterpret_cast<PlanObject*>(self)->plan; }
 
-// The arrays of one call, checked against the plan; they live until it has returned.
-class Call {
- public:
-  Call(const Plan& plan, void* stream) : plan_(plan), stream_(stream) {}
-
-  void add(const std::string& name, PyObject* object) {
-    Array array = array_of(object, name.c_str(), stream_);
-    const auto it = plan_.tensor_shapes().find(name);
-    if (it == plan_.tensor_shapes().end()) {
-      std::string names;
-      for (const auto& [known, shape] : plan_.tensor_shapes()) names += (names.empty() ? "" : ", ") + known;
-      raise(PyExc_TypeError, name + " is none of the pipeline's tensors: " + names);
-    }
-    check(name, array, it->second);
-    tensors_[name] = array.data;
-    if (array.stream) stream_ = array.stream;
-    arrays_.push_back(std::move(array));
-  }
-
-  void set_output(PyObject* object, bool fresh) {
-    output_ = array_of(object, "out", stream_);
-    check("out", output_, plan_.output_shape());
-    if (output_.read_only && !fresh) raise(PyExc_ValueError, "out is read-only");
-  }
-
-  void set_device(Device device, const char* of) {
-    if (first_.empty()) {
-      device_ = device;
-      first_ = of;
-    }
-  }
-
-  const Tensors& tensors() const { return tensors_; }
-  const Array& array(size_t i) const { return arrays_[i]; }
-  void* output() const { return output_.data; }
-  void* stream() const { return stream_; }
-  Device device() const { return device_; }
-
- private:
-  void check(const std::string& name, const Array& array, const Shape& shape) {
-    const Options& options = plan_.impl().options();
-    if (array.dtype != options.dtype) {
-      raise(PyExc_TypeError, name + " has dtype " + name_of(array.dtype) + "; the plan was compiled for " +
-                                 name_of(options.dtype));
-    }
-    const bool scalar = count(shape) == 1 && count(array.shape) == 1 && name != "out" && name != "input";
-    if (array.shape != shape && !scalar) {
-      raise(PyExc_ValueError, name + " has shape " + to_string(array.shape) + "; the plan was compiled for " +
-                                  to_string(shape));
-    }
-    if (array.device.cuda() != (options.engine == Engine::kCuda)) {
-      raise(PyExc_ValueError, name + " is on " + name_of(array.device) + "; the plan runs on " +
-                                  (options.engine == Engine::kCuda ? "cuda" : "cpu"));
-    }
-    set_device(array.device, name.c_str());
-    if (array.device.cuda() && array.device.id != device_.id) {
-      raise(PyExc_ValueError,
-            name + " is on " + name_of(array.device) + ", " + first_ + " is on " + name_of(device_));
-    }
-  }
-
-  const Plan& plan_;
-  void* stream_;
-  Tensors tensors_;
-  std::vector<Array> arrays_;
-  Array output_;
-  Device device_;
-  std::string first_;  // the array that device_ is of
-};
-
 void* stream_from(PyObject* object) {
   if (object == Py_None) return nullptr;
-  void* stream = PyLong_AsVoidPtr(object);
-  if (PyErr_Occurred()) throw PythonError();
-  return stream;
+  return number_from("stream", [&] { return PyLong_AsVoidPtr(object); });
 }
 
-// run(input, parameters or Weights, out, fresh, stream)
+// run(input, parameters or Weights, out, fresh, stream[, extra outputs by name])
 PyObject* plan_run(PyObject* self, PyObject* args) {
   return guarded([&]() -> PyObject* {
-    PyObject *input, *parameters, *out, *stream;
+    PyObject *input, *parameters, *out, *stream, *extra = nullptr;
     int fresh;
-    if (!PyArg_ParseTuple(args, "OOOpO", &input, &parameters, &out, &fresh, &stream)) return nullptr;
+    if (!PyArg_ParseTuple(args, "OOOpO|O!", &input, &parameters, &out, &fresh, &stream, &PyDict_Type, &extra))
+      return nullptr;
     const Plan& plan = plan_of(self);
     Call call(plan, stream_from(stream));
     call.add("input", input);
@@ -260,12 +236,16 @@ PyObject* plan_run(PyObject* self, PyObject* args) {
       raise(PyExc_TypeError, "parameters are neither a dict nor packed weights");
     }
     call.set_output(out, fresh);
+    if (extra) {
+      for_each_item(extra,
+                    [&](const std::string& name, PyObject* value) { call.add_extra(name, value, fresh); });
+    }
     {
       const Unlocked unlocked;
       if (weights) {
-        plan.run(*weights, call.tensors().at("input"), call.output(), nullptr, call.stream());
+        plan.run(*weights, call.tensors().at("input"), call.output(), call.extra(), nullptr, call.stream());
       } else {
-        plan.run(call.tensors(), call.output(), nullptr, call.stream());
+        plan.run(call.tensors(), call.output(), call.extra(), nullptr, call.stream());
       }
     }
     if (PyErr_CheckSignals() != 0) return nullptr;
@@ -315,31 +295,62 @@ PyObject* bytes_from(const std::vector<double>& values) {
       .release();
 }
 
+std::map<std::string, Tensor> values_of(const Plan& plan, PyObject* tensors) {
+  const Dtype dtype = plan.impl().options().dtype;
+  Call call(plan, nullptr);
+  std::map<std::string, Tensor> values;
+  for_each_item(tensors, [&](const std::string& name, PyObject* value) {
+    call.add(name, value);
+    values[name] = load_tensor(call.tensors().at(name), dtype, plan.tensor_shapes().at(name));
+  });
+  return values;
+}
+
 // truth(tensors) -> (float64 values, float64 bounds), as bytes: the pipeline as written, and how far an
-// engine that keeps the plan's precision may be off.
+// engine that keeps the plan's precision may be off. The result's, then those of each extra output.
 PyObject* plan_truth(PyObject* self, PyObject* args) {
   return guarded([&]() -> PyObject* {
     PyObject* tensors;
     if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &tensors)) return nullptr;
     const Plan& plan = plan_of(self);
-    const Options& options = plan.impl().options();
-    Call call(plan, nullptr);
-    std::map<std::string, Tensor> values;
-    for_each_item(tensors, [&](const std::string& name, PyObject* value) {
-      call.add(name, value);
-      values[name] = load_tensor(call.tensors().at(name), options.dtype, plan.tensor_shapes().at(name));
-    });
-    Rounding rounding;
-    if (options.precision == Precision::kFast) rounding.product = 0x1p-11;
+    const std::map<std::string, Tensor> values = values_of(plan, tensors);
     Tensor result;
     {
       const Unlocked unlocked;
-      result = evaluate(plan.impl().plan().source, values, &rounding);
-      for (size_t i = 0; i < result.err.size(); ++i)
-        result.err[i] = element_bound(result.data[i], result.err[i], options.dtype);
+      for (const Tensor& output : truths(plan.impl().plan().source, values, plan.impl().options())) {
+        result.data.insert(result.data.end(), output.data.begin(), output.data.end());
+        result.err.insert(result.err.end(), output.err.begin(), output.err.end());
+      }
     }
     const Object data(bytes_from(result.data)), bound(bytes_from(result.err));
     return PyTuple_Pack(2, data.get(), bound.get());
+  });
+}
+
+// judge(tensors, output, extra outputs) -> the worst error as a fraction of its bound.
+PyObject* plan_judge(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    PyObject *tensors, *output, *extra;
+    if (!PyArg_ParseTuple(args, "O!OO!", &PyDict_Type, &tensors, &output, &PyDict_Type, &extra))
+      return nullptr;
+    const Plan& plan = plan_of(self);
+    const std::map<std::string, Tensor> values = values_of(plan, tensors);
+    Call call(plan, nullptr);
+    call.set_output(output, false);
+    for_each_item(extra,
+                  [&](const std::string& name, PyObject* value) { call.add_extra(name, value, false); });
+    Verdict verdict;
+    {
+      const Unlocked unlocked;
+      const Options& options = plan.impl().options();
+      const std::vector<Tensor> wanted = truths(plan.impl().plan().source, values, options);
+      verdict = judge(wanted[0], call.output(), options.dtype);
+      for (size_t k = 1; k < wanted.size(); ++k) {
+        const OutputInfo& info = plan.extra_outputs()[k - 1];
+        verdict.add(judge(wanted[k], call.extra().at(info.name), info.dtype));
+      }
+    }
+    return PyFloat_FromDouble(verdict.worst);
   });
 }
 
@@ -366,12 +377,33 @@ PyObject* plan_shapes(PyObject* self, void*) {
   });
 }
 
+// {name: (dtype, shape)}
+PyObject* plan_extra(PyObject* self, void*) {
+  return guarded([&]() -> PyObject* {
+    Object dict = own(PyDict_New());
+    for (const OutputInfo& info : plan_of(self).extra_outputs()) {
+      const Object shape(tuple_from(info.shape));
+      const Object row = own(Py_BuildValue("(sO)", name_of(info.dtype), shape.get()));
+      if (PyDict_SetItemString(dict.get(), info.name.c_str(), row.get()) != 0) return nullptr;
+    }
+    return dict.release();
+  });
+}
+
 PyObject* plan_workspace(PyObject* self, void*) { return PyLong_FromSize_t(plan_of(self).workspace_bytes()); }
+
+PyObject* plan_packed(PyObject* self, void*) {
+  return PyLong_FromSize_t(plan_of(self).impl().packed_bytes());
+}
 
 PyObject* plan_cost(PyObject* self, void*) {
   const Cost c = plan_of(self).cost();
   return Py_BuildValue("(ddddii)", c.flops, c.unfused_flops, c.bytes, c.unfused_bytes, c.passes,
                        c.unfused_passes);
+}
+
+PyObject* plan_predicted(PyObject* self, void*) {
+  return guarded([&] { return PyFloat_FromDouble(plan_of(self).predicted_seconds()); });
 }
 
 // describe(array, name) -> (dtype, shape, device)
@@ -414,11 +446,16 @@ PyObject* list_catalog(PyObject*, PyObject*) {
   });
 }
 
+PyObject* graph_of(PyObject*, PyObject* text) {
+  return guarded([&] { return graph_list(text_of(text)).release(); });
+}
+
 PyMethodDef plan_methods[] = {
     {"run", plan_run, METH_VARARGS, nullptr},
     {"seconds", plan_seconds, METH_VARARGS, nullptr},
     {"pack", plan_pack, METH_VARARGS, nullptr},
     {"truth", plan_truth, METH_VARARGS, nullptr},
+    {"judge", plan_judge, METH_VARARGS, nullptr},
     {"explain", plan_explain, METH_NOARGS, nullptr},
     {"explain_json", plan_explain_json, METH_NOARGS, nullptr},
     {},
@@ -426,8 +463,11 @@ PyMethodDef plan_methods[] = {
 PyGetSetDef plan_properties[] = {
     {"output_shape", plan_shape, nullptr, nullptr, nullptr},
     {"shapes", plan_shapes, nullptr, nullptr, nullptr},
+    {"extra_outputs", plan_extra, nullptr, nullptr, nullptr},
     {"workspace_bytes", plan_workspace, nullptr, nullptr, nullptr},
+    {"packed_bytes", plan_packed, nullptr, nullptr, nullptr},
     {"cost", plan_cost, nullptr, nullptr, nullptr},
+    {"predicted_seconds", plan_predicted, nullptr, nullptr, nullptr},
     {},
 };
 PyType_Slot plan_slots[] = {
@@ -446,8 +486,11 @@ PyType_Spec weights_spec = {"upweave.Weights", sizeof(WeightsObject), 0,
                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, weights_slots};
 PyMethodDef functions[] = {
     {"describe", describe, METH_VARARGS, nullptr},
+    {"predicted_seconds", predicted_seconds, METH_VARARGS, nullptr},
+    {"vectors_per_second", vectors_per_second, METH_NOARGS, nullptr},
     {"vocabulary", list_vocabulary, METH_NOARGS, nullptr},
     {"catalog", list_catalog, METH_NOARGS, nullptr},
+    {"graph", graph_of, METH_O, nullptr},
     {},
 };
 PyModuleDef definition = {

@@ -13,7 +13,7 @@ from ._picture import Explanation
 
 _DTYPES = {"f32": "f32", "float32": "f32", "f16": "f16", "float16": "f16", "half": "f16",
            "bf16": "bf16", "bfloat16": "bf16", "f64": "f64", "float64": "f64"}
-_RESERVED = ("out", "weights", "stream", "dtype", "engine", "precision", "algorithm", "threads", "settings")
+_RESERVED = ("out", "outs", "weights", "stream", "dtype", "engine", "precision", "algorithm", "threads", "settings")
 
 
 class Cost(NamedTuple):
@@ -43,7 +43,10 @@ def _setting(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (tuple, list)):
-        return "x".join(str(int(v)) for v in value)
+        try:
+            return "x".join(str(int(v)) for v in value)
+        except OverflowError:
+            raise ValueError(f"setting {value!r:.200} holds a number that is not finite") from None
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 
@@ -51,23 +54,26 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(isinstance(v, (int, numpy.integer)) for v in value)
 
 
-def _like(array: Any, shape: tuple[int, ...]) -> tuple[Any, bool]:
-    """An array of `shape` of the same kind; True if it may be written to although its library says it is constant."""
+def _like(array: Any, shape: tuple[int, ...], wide: bool = False) -> tuple[Any, bool]:
+    """An array of `shape` of the same kind, of float32 if `wide`; True if it may be written to although its library
+    says it is constant."""
     if isinstance(array, numpy.ndarray):
-        return numpy.empty(shape, array.dtype), False
+        return numpy.empty(shape, numpy.float32 if wide else array.dtype), False
     library = type(array).__module__.partition(".")[0]
     if library == "torch":
-        return array.new_empty(shape), False
+        return array.new_empty(shape, dtype=sys.modules["torch"].float32 if wide else None), False
     if library == "cupy":
-        return sys.modules["cupy"].empty(shape, array.dtype), False
+        return sys.modules["cupy"].empty(shape, numpy.float32 if wide else array.dtype), False
     if library in ("jax", "jaxlib"):  # nobody else has seen it yet, so it may still be written
         jax = sys.modules["jax"]
-        fresh = jax.device_put(jax.numpy.empty(shape, array.dtype), array.device)
+        fresh = jax.device_put(jax.numpy.empty(shape, numpy.float32 if wide else array.dtype), array.device)
         return fresh.block_until_ready(), True
     if hasattr(array, "__array_namespace__"):
-        return array.__array_namespace__().empty(shape, dtype=array.dtype, device=array.device), False
+        namespace = array.__array_namespace__()
+        dtype = namespace.float32 if wide else array.dtype
+        return namespace.empty(shape, dtype=dtype, device=array.device), False
     _core.describe(array, "input")  # says what is wrong, if it is no array
-    return numpy.empty(shape, numpy.asarray(memoryview(array)).dtype), False
+    return numpy.empty(shape, numpy.float32 if wide else numpy.asarray(memoryview(array)).dtype), False
 
 
 def _stream_of(array: Any) -> Optional[int]:
@@ -90,7 +96,7 @@ def _refuse_gradients(tensors: Mapping[str, Any]) -> None:
 class Plan:
     """A pipeline compiled for its shapes, element type and engine. Any number of threads may call one at once."""
 
-    __slots__ = ("_core", "dtype", "engine", "shape", "text")
+    __slots__ = ("_core", "_extra", "dtype", "engine", "shape", "text")
 
     def __init__(self, core: _core.Plan, text: str, dtype: str, engine: str) -> None:
         self._core = core
@@ -98,26 +104,38 @@ class Plan:
         self.dtype = dtype
         self.engine = engine
         self.shape = core.output_shape
+        self._extra = core.extra_outputs
 
-    def __call__(self, input: Any, *, out: Any = None, weights: Optional[Weights] = None,
-                 stream: Optional[int] = None, **parameters: Any) -> Any:
+    def __call__(self, input: Any, *, out: Any = None, outs: Optional[Mapping[str, Any]] = None,
+                 weights: Optional[Weights] = None, stream: Optional[int] = None, **parameters: Any) -> Any:
         """Runs the plan and returns an array of the input's kind, or `out`, written. Every tensor is read where it
-        is: dense, row-major, of the plan's dtype. `weights` comes from `pack`, in place of the parameters."""
+        is: dense, row-major, of the plan's dtype. `weights` comes from `pack`, in place of the parameters. A plan
+        whose text has `out NAME` returns the result and a dict of these extra outputs, those in `outs` written."""
         if "torch" in sys.modules:
-            _refuse_gradients({"input": input, "out": out, **parameters})
+            _refuse_gradients({"input": input, "out": out, **(outs or {}), **parameters})
         fresh = False
         if out is None:
             out, fresh = _like(input, self.shape)
-        elif type(out).__module__.partition(".")[0] in ("jax", "jaxlib"):  # DLPack does not say so for it
-            raise ValueError("out is read-only: a JAX array never changes")
+        for name, array in {"out": None if fresh else out, **(outs or {})}.items():
+            if type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):  # DLPack does not say so for it
+                raise ValueError(f"{name} is read-only: a JAX array never changes")
         if weights is not None:
             if parameters:
                 raise TypeError(f"{next(iter(parameters))} is given beside weights, which hold it already")
             if not isinstance(weights, Weights):
                 raise TypeError(f"weights is a {type(weights).__name__}; it must come from pack")
             parameters = weights  # type: ignore[assignment]
-        self._core.run(input, parameters, out, fresh, stream if stream is not None else _stream_of(input))
-        return out
+        if stream is None:
+            stream = _stream_of(input)
+        if not self._extra and not outs:
+            self._core.run(input, parameters, out, fresh, stream)
+            return out
+        extra = dict(outs or {})
+        for name, (dtype, shape) in self._extra.items():
+            if name not in extra:
+                extra[name] = _like(input, shape, dtype != self.dtype)[0]
+        self._core.run(input, parameters, out, fresh, stream, extra)
+        return out, extra
 
     def pack(self, *, stream: Optional[int] = None, **parameters: Any) -> Weights:
         """The parameters in the form that the engine wants, read now and never again: for weights that stay."""
@@ -131,17 +149,19 @@ class Plan:
         """Runs the plan on host arrays and returns its worst error as a fraction of the derived bound, both against
         the float64 reference: at most 1 is right."""
         tensors = {"input": input, **parameters}
-        values, bounds = (numpy.frombuffer(b, numpy.float64) for b in self._core.truth(tensors))
-        result = numpy.asarray(self(input, **parameters)).astype(numpy.float64).reshape(-1)
-        error = numpy.abs(result - values)
-        same = (result == values) | (numpy.isnan(result) & numpy.isnan(values))
-        fractions = numpy.where(same, 0.0, error / bounds)
-        return float(fractions.max(initial=0.0))
+        result = self(input, **parameters)
+        output, extra = result if self._extra else (result, {})
+        return self._core.judge(tensors, output, extra)
 
     @property
     def workspace_bytes(self) -> int:
         """Scratch memory of one call."""
         return self._core.workspace_bytes
+
+    @property
+    def predicted_seconds(self) -> float:
+        """What one call should take on the plan's engine and this machine, with weights that are packed already."""
+        return self._core.predicted_seconds
 
     @property
     def cost(self) -> Cost:
@@ -152,6 +172,11 @@ class Plan:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor that the plan reads."""
         return self._core.shapes
+
+    @property
+    def extra_outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The dtype and shape of what the text gives out beside the result, by `out NAME`."""
+        return dict(self._extra)
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in self.shapes.items())
@@ -196,7 +221,8 @@ def compile(text: str, /, *, input: Any, dtype: Any = None, engine: Optional[str
         engine = "cuda" if place.startswith("cuda") else "reference" if element == "f64" else "cpu"
     named = any(entry[0] == text for entry in _core.catalog()) if "|" not in text and " " not in text else False
     words = {name: _setting(value) for name, value in (settings or {}).items()}
-    core = _core.Plan(text, named, words, shapes, element, engine, precision, algorithm, threads)
+    device = int(place.partition(":")[2]) if engine == "cuda" and place.startswith("cuda:") else -1
+    core = _core.Plan(text, named, words, shapes, element, engine, precision, algorithm, threads, device)
     for name in _RESERVED:
         if name in core.shapes:
             raise ValueError(f"a parameter cannot be called {name} here: calls use that word")

@@ -15,6 +15,11 @@ Builder& Builder::as(std::string_view label) {
   return *this;
 }
 
+Builder& Builder::out(std::string_view name) {
+  text_ += text_.empty() ? fmt::format("@input out {}", name) : fmt::format(" out {}", name);
+  return *this;
+}
+
 Builder& Builder::take(std::string_view label) { return stage(fmt::format("@{}", label)); }
 
 Builder& Builder::conv_transpose(std::string_view kernel, const Conv& conv) {

@@ -98,6 +98,10 @@ Options options_of(const upweave_options* options) {
   return result;
 }
 
+const OutputInfo* extra_output(const upweave_plan* plan, size_t index) {
+  return plan && index < plan->plan.extra_outputs().size() ? &plan->plan.extra_outputs()[index] : nullptr;
+}
+
 upweave_pipeline* handle_of(Pipeline pipeline) {
   std::string text = pipeline.text();
   return new upweave_pipeline{std::move(pipeline), std::move(text)};
@@ -173,6 +177,10 @@ size_t upweave_output_rank(const upweave_plan* plan) { return plan ? plan->plan.
 
 size_t upweave_workspace_bytes(const upweave_plan* plan) { return plan ? plan->plan.workspace_bytes() : 0; }
 
+double upweave_predicted_seconds(const upweave_plan* plan) {
+  return plan ? plan->plan.predicted_seconds() : 0;
+}
+
 const char* upweave_explain(const upweave_plan* plan) {
   if (!plan) return nullptr;
   return text_once(plan->explained, plan->explanation, [&] { return plan->plan.explain(); });
@@ -185,16 +193,51 @@ const char* upweave_explain_json(const upweave_plan* plan) {
 
 void upweave_plan_free(upweave_plan* plan) { delete plan; }
 
+size_t upweave_extra_output_count(const upweave_plan* plan) {
+  return plan ? plan->plan.extra_outputs().size() : 0;
+}
+
+const char* upweave_extra_output_name(const upweave_plan* plan, size_t index) {
+  const OutputInfo* info = extra_output(plan, index);
+  return info ? info->name.c_str() : nullptr;
+}
+
+const int64_t* upweave_extra_output_extents(const upweave_plan* plan, size_t index) {
+  const OutputInfo* info = extra_output(plan, index);
+  return info ? info->shape.data() : nullptr;
+}
+
+size_t upweave_extra_output_rank(const upweave_plan* plan, size_t index) {
+  const OutputInfo* info = extra_output(plan, index);
+  return info ? info->shape.size() : 0;
+}
+
+upweave_dtype upweave_extra_output_dtype(const upweave_plan* plan, size_t index) {
+  static constexpr upweave_dtype kTypes[] = {UPWEAVE_F32, UPWEAVE_F16, UPWEAVE_BF16, UPWEAVE_F64};
+  const OutputInfo* info = extra_output(plan, index);
+  return info ? kTypes[static_cast<int>(info->dtype)] : UPWEAVE_F32;
+}
+
 upweave_status upweave_run(const upweave_plan* plan, const upweave_call* call) {
+  return upweave_run_extra(plan, call, nullptr, 0);
+}
+
+upweave_status upweave_run_extra(const upweave_plan* plan, const upweave_call* call,
+                                 const upweave_output* extra, size_t extra_count) {
   return guarded([&] {
     const Plan& p = given(plan, "plan").plan;
     const upweave_call& c = given(call, "call");
     const Tensors tensors = tensors_of(c.tensors, c.tensor_count, "tensors");
-    if (!c.weights) return p.run(tensors, c.output, c.workspace, c.stream);
+    Outputs outputs;
+    for_each(extra, extra_count, "extra", [&](const upweave_output& o, const std::string& where) {
+      if (!outputs.emplace(o.name, o.data).second)
+        throw invalid("{}: output {} is given twice", where, o.name);
+    });
+    if (!c.weights) return p.run(tensors, c.output, outputs, c.workspace, c.stream);
     if (tensors.size() != 1 || !tensors.contains("input")) {
       throw invalid("tensors must hold 'input' alone, because weights are given");
     }
-    p.run(c.weights->weights, tensors.at("input"), c.output, c.workspace, c.stream);
+    p.run(c.weights->weights, tensors.at("input"), c.output, outputs, c.workspace, c.stream);
   });
 }
 

@@ -45,10 +45,10 @@ void DeviceBuffer::download(void* to, size_t bytes) const {
               "copying from the GPU");
 }
 
-void run_from_host(const Plan& plan, const Tensors& tensors, void* output) {
+void run_from_host(const Plan& plan, const Tensors& tensors, void* output, const Outputs& extra) {
   const PlanImpl& impl = plan.impl();
   if (impl.options().engine != Engine::kCuda || impl.empty() || !tensors.contains("input")) {
-    return plan.run(tensors, output);
+    return plan.run(tensors, output, extra);
   }
   const auto bytes = [&](const Shape& shape) {
     return static_cast<size_t>(count(shape) * size_of(impl.options().dtype));
@@ -58,8 +58,19 @@ void run_from_host(const Plan& plan, const Tensors& tensors, void* output) {
   input.upload(tensors.at("input"), input_bytes);
   Tensors there = tensors;  // parameters are packed from wherever they are
   there["input"] = input.data();
-  plan.run(there, result.data());
+  std::map<std::string, DeviceBuffer> extra_buffers;
+  Outputs extra_there;
+  const auto extra_bytes = [](const OutputInfo& info) {
+    return static_cast<size_t>(count(info.shape) * size_of(info.dtype));
+  };
+  for (const OutputInfo& info : plan.extra_outputs()) {
+    extra_there[info.name] =
+        extra_buffers.try_emplace(info.name, impl.program(), extra_bytes(info)).first->second.data();
+  }
+  plan.run(there, result.data(), extra_there);
   result.download(output, output_bytes);
+  for (const OutputInfo& info : plan.extra_outputs())
+    extra_buffers.at(info.name).download(extra.at(info.name), extra_bytes(info));
 }
 
 }  // namespace upweave

@@ -38,6 +38,6 @@ class DeviceBuffer {
 };
 
 // Plan::run for tensors on the host, whatever the engine.
-void run_from_host(const Plan& plan, const Tensors& tensors, void* output);
+void run_from_host(const Plan& plan, const Tensors& tensors, void* output, const Outputs& extra = {});
 
 }  // namespace upweave

@@ -173,7 +173,7 @@ Plan compile(const Document& document, const Options& options, std::span<const s
     return Pipeline::named(document.slug, settings).compile(shapes, options);
   } catch (const Error& e) {
     if (names_one_of(document, e.what())) throw;
-    throw fail(e.status(), "{} ({})", e.what(), list_of(document, numbers));
+    throw Error(e.status(), fmt::format("{} ({})", e.what(), list_of(document, numbers)));
   }
 }
 

@@ -53,4 +53,12 @@ Plan Pipeline::compile(const Shapes& shapes, const Options& options) const {
   });
 }
 
+double Pipeline::predicted_seconds(const Shapes& shapes, const Options& options) const {
+  return with_memory("predicted_seconds", [&] {
+    if (options.engine != Engine::kCuda) return compile(shapes, options).predicted_seconds();
+    check(options);
+    return predict_cuda(make_plan(infer(*graph_, shapes), target_of(options.engine), options.dtype), options);
+  });
+}
+
 }  // namespace upweave

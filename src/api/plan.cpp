@@ -39,11 +39,21 @@ PlanImpl::PlanImpl(std::shared_ptr<const FusedPlan> plan, const Options& options
   const Graph& source = plan_->source;
   parameters_ = parameter_names(source);
   output_shape_ = visible_shape(source);
+  for (const auto& [name, value] : source.extra_outputs) {
+    extra_.push_back({name, visible_shape(source, value), output_dtype(source, value, options.dtype)});
+  }
   shapes_["input"] = source[0].shape;
   for (Id id = 1; id < source.size(); ++id) {
     if (is_param(source, id)) shapes_[source[id].name] = source[id].shape;
   }
-  if (count(output_shape_) == 0) return;
+  if (count(output_shape_) == 0) {
+    for (const OutputInfo& info : extra_) {
+      if (count(info.shape) > 0)
+        throw invalid("batch_size is 0, of which the extra output '{}' of shape {} has no value", info.name,
+                      to_string(info.shape));
+    }
+    return;
+  }
   program_ = compile_for(plan_, options_);
   packed_bytes_ = (program_->packed_bytes() + kAlign - 1) / kAlign * kAlign;
   scratch_bytes_ = program_->workspace_bytes();
@@ -128,23 +138,48 @@ void PlanImpl::check_tensor(const std::string& name, const void* data) const {
   }
 }
 
-void PlanImpl::check_output(const void* output) const {
-  if (empty()) return;
-  if (!output) throw invalid("output is a null pointer, but its shape is {}", to_string(output_shape_));
-  if (reinterpret_cast<uintptr_t>(output) % static_cast<uintptr_t>(size_of(options_.dtype)) != 0) {
-    throw invalid("output points to {}, which is not a multiple of its element's {} bytes", output,
-                  size_of(options_.dtype));
+template <class F>
+void PlanImpl::check_outputs(const void* output, const Outputs& extra, F&& apart) const {
+  const auto check = [&](const std::string& name, const void* data, const Shape& shape, Dtype dtype) {
+    const auto bytes = static_cast<uintptr_t>(count(shape) * size_of(dtype));
+    if (bytes == 0) return;
+    if (!data) throw invalid("{} is a null pointer, but its shape is {}", name, to_string(shape));
+    if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) != 0) {
+      throw invalid("{} points to {}, which is not a multiple of its element's {} bytes", name, data,
+                    size_of(dtype));
+    }
+    apart(name, data, bytes);
+  };
+  static const std::string kResult = "output";
+  check(kResult, output, output_shape_, options_.dtype);
+  for (const OutputInfo& info : extra_) {
+    const auto it = extra.find(info.name);
+    if (it == extra.end()) throw invalid("output '{}' is missing: the pipeline gives it out too", info.name);
+    check(info.name, it->second, info.shape, info.dtype);
+    const auto bytes = static_cast<uintptr_t>(count(info.shape) * size_of(info.dtype));
+    check_apart(info.name, it->second, bytes, kResult, output);
+    for (const OutputInfo& other : extra_) {
+      if (&other == &info) break;
+      check_apart(info.name, it->second, bytes, other.name, extra.at(other.name));
+    }
+  }
+  for (const auto& [name, data] : extra) {
+    if (std::ranges::find(extra_, name, &OutputInfo::name) == extra_.end())
+      throw invalid("output '{}' is none of the pipeline's extra outputs", name);
   }
 }
 
-// Passes read their tensors after the first of the output is written.
-void PlanImpl::check_apart(const std::string& name, const void* data, const void* output) const {
-  const auto bytes = [&](const Shape& shape) {
-    return static_cast<uintptr_t>(count(shape) * size_of(options_.dtype));
-  };
-  const auto a = reinterpret_cast<uintptr_t>(data), b = reinterpret_cast<uintptr_t>(output);
-  const uintptr_t na = bytes(shapes_.at(name)), nb = bytes(output_shape_);
-  if (na > 0 && nb > 0 && a < b + nb && b < a + na) throw invalid("output overlaps {} in memory", name);
+// Passes read their tensors after the first of an output is written, and write outputs in any order.
+void PlanImpl::check_apart(const std::string& name, const void* data, uintptr_t bytes,
+                           const std::string& other, const void* there) const {
+  const auto info = std::ranges::find(extra_, other, &OutputInfo::name);
+  const Shape& shape = other == "output"      ? output_shape_
+                       : info != extra_.end() ? info->shape
+                                              : shapes_.at(other);
+  const Dtype dtype = info != extra_.end() ? info->dtype : options_.dtype;
+  const auto a = reinterpret_cast<uintptr_t>(data), b = reinterpret_cast<uintptr_t>(there);
+  const auto n = static_cast<uintptr_t>(count(shape) * size_of(dtype));
+  if (n > 0 && a < b + n && b < a + bytes) throw invalid("{} overlaps {} in memory", name, other);
 }
 
 void PlanImpl::check_workspace(const void* workspace) const {
@@ -160,15 +195,25 @@ std::vector<const void*> PlanImpl::ordered(const Tensors& tensors) const {
   return pointers;
 }
 
-void PlanImpl::run(const Tensors& tensors, void* output, void* workspace, void* stream) const {
+void PlanImpl::launch(const void* packed, const void* input, void* output, const Outputs& extra,
+                      void* scratch, void* stream) const {
+  if (extra_.empty()) return program_->run(packed, input, &output, scratch, stream);
+  std::vector<void*> outputs = {output};
+  for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
+  program_->run(packed, input, outputs.data(), scratch, stream);
+}
+
+void PlanImpl::run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace,
+                   void* stream) const {
   check_names(tensors, true);
-  check_output(output);
+  check_outputs(output, extra, [&](const std::string& name, const void* data, uintptr_t bytes) {
+    for (const auto& [tensor, read] : tensors) check_apart(name, data, bytes, tensor, read);
+  });
   check_workspace(workspace);
   if (empty()) return;
-  for (const auto& [name, data] : tensors) check_apart(name, data, output);
   const Scratch scratch(*this, workspace, workspace_bytes(), stream);
   program_->pack(ordered(tensors), scratch.data(), stream);
-  program_->run(scratch.data(), tensors.at("input"), output, scratch.data() + packed_bytes_, stream);
+  launch(scratch.data(), tensors.at("input"), output, extra, scratch.data() + packed_bytes_, stream);
 }
 
 std::shared_ptr<const WeightsImpl> PlanImpl::pack(const Tensors& parameters, void* stream) const {
@@ -176,16 +221,18 @@ std::shared_ptr<const WeightsImpl> PlanImpl::pack(const Tensors& parameters, voi
   return std::make_shared<WeightsImpl>(shared_from_this(), parameters, stream);
 }
 
-void PlanImpl::run(const WeightsImpl& weights, const void* input, void* output, void* workspace,
-                   void* stream) const {
+void PlanImpl::run(const WeightsImpl& weights, const void* input, void* output, const Outputs& extra,
+                   void* workspace, void* stream) const {
   if (weights.owner() != this) throw invalid("weights were packed by another plan");
   check_tensor("input", input);
-  check_output(output);
+  static const std::string kInput = "input";
+  check_outputs(output, extra, [&](const std::string& name, const void* data, uintptr_t bytes) {
+    check_apart(name, data, bytes, kInput, input);
+  });
   check_workspace(workspace);
   if (empty()) return;
-  check_apart("input", input, output);
   const Scratch scratch(*this, workspace, scratch_bytes_, stream);
-  program_->run(weights.packed(), input, output, scratch.data(), stream);
+  launch(weights.packed(), input, output, extra, scratch.data(), stream);
 }
 
 WeightsImpl::WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& parameters, void* stream)
@@ -207,9 +254,11 @@ WeightsImpl::~WeightsImpl() {
 }
 
 const Shape& Plan::output_shape() const { return impl_->output_shape(); }
+const std::vector<OutputInfo>& Plan::extra_outputs() const { return impl_->extra_outputs(); }
 const Shapes& Plan::tensor_shapes() const { return impl_->shapes(); }
 size_t Plan::workspace_bytes() const { return impl_->workspace_bytes(); }
 Cost Plan::cost() const { return impl_->plan().cost; }
+double Plan::predicted_seconds() const { return impl_->predicted_seconds(); }
 std::string Plan::explain() const {
   return upweave::explain(impl_->plan(), impl_->options(), impl_->describe());
 }
@@ -218,7 +267,12 @@ std::string Plan::explain_json() const {
 }
 
 void Plan::run(const Tensors& tensors, void* output, void* workspace, void* stream) const {
-  with_memory("run", [&] { impl_->run(tensors, output, workspace, stream); });
+  run(tensors, output, Outputs(), workspace, stream);
+}
+
+void Plan::run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace,
+               void* stream) const {
+  with_memory("run", [&] { impl_->run(tensors, output, extra, workspace, stream); });
 }
 
 Weights Plan::pack(const Tensors& parameters, void* stream) const {
@@ -226,7 +280,12 @@ Weights Plan::pack(const Tensors& parameters, void* stream) const {
 }
 
 void Plan::run(const Weights& weights, const void* input, void* output, void* workspace, void* stream) const {
-  with_memory("run", [&] { impl_->run(weights.impl(), input, output, workspace, stream); });
+  run(weights, input, output, Outputs(), workspace, stream);
+}
+
+void Plan::run(const Weights& weights, const void* input, void* output, const Outputs& extra, void* workspace,
+               void* stream) const {
+  with_memory("run", [&] { impl_->run(weights.impl(), input, output, extra, workspace, stream); });
 }
 
 }  // namespace upweave

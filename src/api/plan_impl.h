@@ -20,15 +20,19 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   const FusedPlan& plan() const { return *plan_; }
   const Options& options() const { return options_; }
   const Shape& output_shape() const { return output_shape_; }
+  const std::vector<OutputInfo>& extra_outputs() const { return extra_; }
   const Shapes& shapes() const { return shapes_; }
   bool empty() const { return !program_; }              // an empty batch: there is nothing to run
   const Program& program() const { return *program_; }  // unless empty
   size_t workspace_bytes() const { return packed_bytes_ + scratch_bytes_; }
+  size_t packed_bytes() const { return packed_bytes_; }
   std::vector<std::string> describe() const;
+  double predicted_seconds() const { return program_ ? program_->predicted_seconds() : 0; }
 
-  void run(const Tensors& tensors, void* output, void* workspace, void* stream) const;
+  void run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace, void* stream) const;
   std::shared_ptr<const WeightsImpl> pack(const Tensors& parameters, void* stream) const;
-  void run(const WeightsImpl& weights, const void* input, void* output, void* workspace, void* stream) const;
+  void run(const WeightsImpl& weights, const void* input, void* output, const Outputs& extra, void* workspace,
+           void* stream) const;
 
  private:
   friend class WeightsImpl;
@@ -38,10 +42,15 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   void* with_bytes(size_t bytes, const char* what, F&& allocate) const;  // says what there is no memory for
   void check_names(const Tensors& tensors, bool with_input) const;
   void check_tensor(const std::string& name, const void* data) const;
-  void check_output(const void* output) const;
-  void check_apart(const std::string& name, const void* data, const void* output) const;
+  // `apart(name, data, bytes)` throws if an output lies where something is read.
+  template <class F>
+  void check_outputs(const void* output, const Outputs& extra, F&& apart) const;
+  void check_apart(const std::string& name, const void* data, uintptr_t bytes, const std::string& tensor,
+                   const void* read) const;
   void check_workspace(const void* workspace) const;
   std::vector<const void*> ordered(const Tensors& tensors) const;
+  void launch(const void* packed, const void* input, void* output, const Outputs& extra, void* scratch,
+              void* stream) const;
 
   std::shared_ptr<const FusedPlan> plan_;
   Options options_;
@@ -49,6 +58,7 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   std::vector<std::string> parameters_;  // in the order in which the program wants them
   Shapes shapes_;
   Shape output_shape_;
+  std::vector<OutputInfo> extra_;
   size_t packed_bytes_ = 0, scratch_bytes_ = 0;  // a workspace holds the packed weights, then the scratch
   mutable std::atomic<void*> spare_{nullptr};
 };

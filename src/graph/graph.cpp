@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "graph/limits.h"
 #include "graph/operation.h"
+#include "graph/ops/conv_transpose.h"
 
 namespace upweave {
 
@@ -34,25 +36,39 @@ std::vector<std::vector<Id>> users(const Graph& graph) {
     }
   }
   result[graph.output].push_back(kNone);
+  for (const Output& output : graph.extra_outputs) result[output.value].push_back(kNone);
   return result;
 }
 
-Graph prune(const Graph& graph) {
+bool is_extra_output(const Graph& graph, Id id) {
+  return std::ranges::any_of(graph.extra_outputs, [&](const Output& output) { return output.value == id; });
+}
+
+bool is_output(const Graph& graph, Id id) { return id == graph.output || is_extra_output(graph, id); }
+
+Graph prune(Graph graph) {
   Graph result;
   std::vector<Id> renamed(graph.nodes.size(), kNone);
-  result.add(graph[0]);
+  result.add(std::move(graph[0]));
   renamed[0] = 0;
-  // Depth first from the output: rewrites append nodes out of order, this puts operands first again.
-  auto visit = [&](auto& self, Id id) -> Id {
-    if (renamed[id] != kNone) return renamed[id];
-    Node node = graph[id];
-    for (Id& in : node.in) {
-      if (in != kNone) in = self(self, in);
+  // Rewrites append nodes out of order, this puts operands first again. Outputs in their order: the one that
+  // another is made of comes first, so that this order is there to stay.
+  std::vector<Id> wanted = {graph.output};
+  for (const Output& output : graph.extra_outputs) wanted.push_back(output.value);
+  std::ranges::sort(wanted);
+  for (Id& last : wanted) {
+    for (const Id id : with_operands(graph, last, [&](Id at) { return renamed[at] == kNone; })) {
+      for (Id& in : graph[id].in) {
+        if (in != kNone) in = renamed[in];
+      }
+      renamed[id] = result.add(std::move(graph[id]));
     }
-    return renamed[id] = result.add(std::move(node));
-  };
-  result.output = visit(visit, graph.output);
-  return result;
+    last = renamed[last];
+  }
+  result.output = renamed[graph.output];
+  for (const auto& [name, value] : graph.extra_outputs)
+    result.extra_outputs.push_back({name, renamed[value]});
+  return std::ranges::is_sorted(wanted) ? result : prune(std::move(result));
 }
 
 std::vector<std::string> parameter_names(const Graph& graph) {
@@ -63,10 +79,46 @@ std::vector<std::string> parameter_names(const Graph& graph) {
   return names;
 }
 
+std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<bool(Id)>& wanted) {
+  std::vector<Id> result;
+  std::vector<bool> met(graph.nodes.size(), false);
+  std::vector<std::pair<Id, size_t>> path;  // a node, and which of its operands comes next
+  auto enter = [&](Id id) {
+    if (id == kNone || met[id] || !wanted(id)) return;
+    met[id] = true;
+    path.emplace_back(id, 0);
+  };
+  enter(last);
+  while (!path.empty()) {
+    auto& [id, slot] = path.back();
+    if (slot < graph[id].in.size()) {
+      enter(graph[id].in[slot++]);
+    } else {
+      result.push_back(id);
+      path.pop_back();
+    }
+  }
+  return result;
+}
+
 int64_t count(const Shape& shape) {
   int64_t n = 1;
   for (const int64_t extent : shape) n = checked_mul(n, extent, "the number of elements");
   return n;
+}
+
+void check_elements(std::string_view name, const Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(n, std::max<int64_t>(1, extent), &n) || n > kMaxElements) {
+      throw invalid("the value of {} has shape {}; a tensor has at most 2^40 elements", name,
+                    to_string(shape));
+    }
+  }
+  if (shape.size() > 2 && shape[1] > kMaxChannels) {
+    throw invalid("the value of {} has shape {}; it has at most {} channels", name, to_string(shape),
+                  kMaxChannels);
+  }
 }
 
 std::string to_string(const Shape& shape) { return fmt::format("{}", fmt::join(shape, "x")); }
@@ -76,12 +128,13 @@ const char* axis_suffix(size_t axis, size_t spatial) {
   return kNames[3 - spatial + axis];
 }
 
-Shape visible_shape(const Graph& graph) {
+Shape visible_shape(const Graph& graph, Id output) {
   // `drop` removes an axis from what the caller sees. Pointwise stages behind it carry the mark along.
-  const size_t rank = graph[graph.output].shape.size();
+  const size_t rank = graph[output].shape.size();
   std::vector<bool> dropped(rank, false);
-  for (Id id = graph.output; !graph[id].in.empty() && graph[id].in[0] != kNone; id = graph[id].in[0]) {
+  for (Id id = output; !graph[id].in.empty() && graph[id].in[0] != kNone; id = graph[id].in[0]) {
     const Node& node = graph[id];
+    if (is_statistics(node)) break;  // has sets, no axes
     if (!node.attrs.flag("drop")) continue;
     const std::string& axes = node.attrs.word("axes");
     for (size_t axis = 1; axis < rank; ++axis) {
@@ -94,8 +147,7 @@ Shape visible_shape(const Graph& graph) {
   Shape shape;
   for (size_t axis = 0; axis < rank; ++axis) {
     // A later stage may have broadcast the axis to a larger extent: then it is there again.
-    if (!dropped[axis] || graph[graph.output].shape[axis] != 1)
-      shape.push_back(graph[graph.output].shape[axis]);
+    if (!dropped[axis] || graph[output].shape[axis] != 1) shape.push_back(graph[output].shape[axis]);
   }
   return shape;
 }
@@ -113,7 +165,7 @@ void check_input(const Shape& shape) {
       throw invalid("{} is {}; it must be at least {}", name, shape[axis], axis == 0 ? 0 : 1);
     }
   }
-  count(shape);
+  check_elements("input", shape);
 }
 
 Shape default_param_shape(const Graph& graph, const Node& user, const Node& param) {
@@ -138,15 +190,17 @@ void check_kind(const Graph& graph, const Node& user, const Node& param) {
 
 }  // namespace
 
-Graph infer(const Graph& graph, const Shapes& shapes) {
-  Graph result = graph;
+Graph infer(Graph graph, const Shapes& shapes) {
+  Graph result = std::move(graph);
   for (const auto& [name, shape] : shapes) {
-    const bool known = name == "input" || std::ranges::any_of(graph.nodes, [&](const Node& node) {
+    const bool known = name == "input" || std::ranges::any_of(result.nodes, [&](const Node& node) {
                          return is(node, "param") && node.name == name;
                        });
     if (!known) {
-      throw invalid("the pipeline has no tensor named '{}'; it has: input{}{}", name,
-                    parameter_names(graph).empty() ? "" : ", ", fmt::join(parameter_names(graph), ", "));
+      std::vector<std::string> names = parameter_names(result);
+      names.insert(names.begin(), "input");
+      throw Error(Status::kInvalid, fmt::format("the pipeline has no tensor named '{}'; it has: {}",
+                                                excerpt(name), listed(names)));
     }
   }
   for (Id id = 0; id < result.size(); ++id) {
@@ -158,6 +212,9 @@ Graph infer(const Graph& graph, const Shapes& shapes) {
       node.shape = it->second;
       continue;
     }
+    const std::vector<Id>& operands = node.in;
+    node.of_parameters =
+        std::ranges::all_of(operands, [&](Id in) { return in == kNone || result[in].of_parameters; });
     if (is(node, "param")) {
       node.shape.clear();
       if (const auto it = shapes.find(node.name); it != shapes.end()) {
@@ -166,27 +223,31 @@ Graph infer(const Graph& graph, const Shapes& shapes) {
           if (extent < 1)
             throw invalid("{} has shape {}; extents must be at least 1", node.name, to_string(node.shape));
         }
-        count(node.shape);
+        check_elements(node.name, node.shape);
       }
       continue;
     }
-    for (size_t slot = 0; slot < node.in.size(); ++slot) {
-      if (!is_param(result, node.in[slot])) continue;
-      Node& param = result[node.in[slot]];
-      if (param.shape.empty()) {
-        if (slot == 0) throw invalid("the shape of {} is missing", param.name);
-        param.shape = node.op->param_shape ? node.op->param_shape(result, node, slot)
-                                           : default_param_shape(result, node, param);
-      }
-      if (slot > 0) check_kind(result, node, param);
+    if (is_param(result, node.in[0]) && result[node.in[0]].shape.empty()) {
+      throw invalid("the shape of {} is missing", result[node.in[0]].name);
     }
     if (const Shape& x = shape_of(result, node, 0); !node.op->of_weights && (x.size() < 3 || x.size() > 5)) {
       throw invalid("{} meets a value of shape {}; it must be N C W, N C H W or N C D H W", node.op->name,
                     to_string(x));
     }
+    for (size_t slot = 1; slot < node.in.size(); ++slot) {
+      if (!is_param(result, node.in[slot])) continue;
+      Node& param = result[node.in[slot]];
+      if (param.shape.empty()) {
+        param.shape = node.op->param_shape ? node.op->param_shape(result, node, slot)
+                                           : default_param_shape(result, node, param);
+        check_elements(param.name, param.shape);
+      }
+      if (!node.op->of_weights) check_kind(result, node, param);  // statistics have no such axes
+    }
     node.shape = node.op->shape(result, node);
-    count(node.shape);
+    check_elements(node.op->name, node.shape);
   }
+  check_conv_tables(result);
   return result;
 }
 

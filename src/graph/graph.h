@@ -2,6 +2,7 @@
 // A pipeline as a small list of operations in topological order. Rewrites make new graphs; nodes never change
 // once a graph is shared.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -53,13 +54,21 @@ struct Node {
   std::vector<Id>
       in;  // one per tensor argument of the operation, in the order of its `args`; kNone if absent
   Attributes attrs;
-  std::string name;  // a parameter's name, or the label given by `as`
-  Shape shape;       // empty until inferred
+  std::string name;            // a parameter's name, or the label given by `as`
+  Shape shape;                 // empty until inferred
+  bool of_parameters = false;  // inferred: it depends on parameters alone
+};
+
+// A value that is given out beside the result.
+struct Output {
+  std::string name;
+  Id value;
 };
 
 struct Graph {
   std::vector<Node> nodes;  // nodes[0] is the input; operands come before their users
   Id output = 0;
+  std::vector<Output> extra_outputs = {};
 
   const Node& operator[](Id id) const { return nodes[static_cast<size_t>(id)]; }
   Node& operator[](Id id) { return nodes[static_cast<size_t>(id)]; }
@@ -75,24 +84,34 @@ bool is_pool(const Node& node);                  // avg_pool, max_pool or min_po
 bool is_param(const Graph& graph, Id id);
 // True if the value depends on parameters alone: it is computed when weights are packed.
 std::vector<bool> weight_side(const Graph& graph);
-// Who reads each node; the graph's output counts as a reader (kNone).
+// Who reads each node; each of the graph's outputs counts as a reader (kNone).
 std::vector<std::vector<Id>> users(const Graph& graph);
-// A graph without the nodes that the output does not need, in topological order. The input always stays.
-Graph prune(const Graph& graph);
+bool is_output(const Graph& graph, Id id);  // the result, or an extra output
+bool is_extra_output(const Graph& graph, Id id);
+// {2, sets}: means and variances, or the like. Given out they are float32 at least, whatever the elements.
+inline bool is_statistics(const Node& node) { return node.shape.size() == 2; }
+// `last` behind all that it is computed from, operands first; nodes that are not `wanted` are left out, with
+// what only they need.
+std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<bool(Id)>& wanted);
+// A graph without the nodes that no output needs, in topological order. The input always stays.
+Graph prune(Graph graph);
 // Names of the parameters in order of first use.
 std::vector<std::string> parameter_names(const Graph& graph);
 
 // The graph with every shape filled in and checked. `shapes` holds "input" and the parameters; a parameter
 // that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value per
 // channel).
-Graph infer(const Graph& graph, const Shapes& shapes);
+Graph infer(Graph graph, const Shapes& shapes);
 
 // The product of the extents, checked.
 int64_t count(const Shape& shape);
+// Throws unless a tensor of this shape is within kMaxElements; extents of 0 count as 1.
+void check_elements(std::string_view name, const Shape& shape);
 std::string to_string(const Shape& shape);  // "2x32x16"
 // "d", "h", "w" for the spatial axis `axis` (0-based) of `spatial` in all.
 const char* axis_suffix(size_t axis, size_t spatial);
-// The shape that a caller sees: reductions with `drop` lose their axes there, and only there.
-Shape visible_shape(const Graph& graph);
+// The shape of an output that a caller sees: reductions with `drop` lose their axes there, and only there.
+Shape visible_shape(const Graph& graph, Id output);
+inline Shape visible_shape(const Graph& graph) { return visible_shape(graph, graph.output); }
 
 }  // namespace upweave

@@ -41,9 +41,10 @@ using Inputs = std::span<const Tensor* const>;  // nullptr where an optional ope
 // (4 + 2 sqrt(n)) * sum_unit * sum|a||b|: the statistical growth of a float sum, ten deviations wide.
 struct Rounding {
   double unit = 0x1p-24;
-  double product = 0x1p-24;  // relative error of one product's operands (2^-11 for TF32-like modes)
-  double tiny = 0x1p-149;    // what an operation may lose below the normal range: float32's smallest step
-  Shape tile = {};           // extents of the transform's output tile: its error is the tile's largest
+  double product = 0x1p-24;         // relative error of one product's operands (2^-11 for TF32-like modes)
+  double largest = 0x1.fffffep127;  // beyond it an engine overflows
+  double tiny = 0x1p-149;  // what an operation may lose below the normal range: float32's smallest step
+  bool tiles = false;      // an error may be the largest of a transform's tile, of 4 outputs of each phase
 };
 
 // What part of its operand one output element must see: where a pass has to end.
@@ -77,7 +78,7 @@ struct Operation {
   bool (*monotone)(const Node& node) = nullptr;
   std::optional<Range> (*range)(const Node& node) = nullptr;
   bool internal = false;    // made by rewrites; can be written but is not listed
-  bool of_weights = false;  // operand 0 is a parameter of any rank, not an N C ... value
+  bool of_weights = false;  // operand 0 is a parameter of any rank (or statistics), not an N C ... value
 };
 
 const Operation* find_operation(std::string_view name);  // nullptr if there is none

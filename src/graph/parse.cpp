@@ -2,6 +2,7 @@
 #include <charconv>
 #include <map>
 
+#include "graph/limits.h"
 #include "graph/operation.h"
 #include "graph/text.h"
 
@@ -15,15 +16,15 @@ struct Token {
 
 template <class... Args>
 Error at(size_t column, fmt::format_string<Args...> format, Args&&... args) {
-  return Error(Status::kInvalid,
-               fmt::format("column {}: {}", column, fmt::format(format, std::forward<Args>(args)...)));
+  const Error error = invalid<Args...>(format, std::forward<Args>(args)...);
+  return Error(Status::kInvalid, fmt::format("column {}: {}", column, error.what()));
 }
 
 bool name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool name_char(char c) { return name_start(c) || digit(c) || c == '.'; }
 bool is_name(std::string_view s) {
-  return !s.empty() && name_start(s[0]) && std::ranges::all_of(s, name_char);
+  return !s.empty() && s.size() <= kMaxName && name_start(s[0]) && std::ranges::all_of(s, name_char);
 }
 
 // A number, or one of its words: inf, infinity, nan.
@@ -99,10 +100,14 @@ class Parser {
   }
 
   Graph parse() {
+    if (text_.size() > kMaxText)
+      throw invalid("the pipeline's text has {} bytes; it must have at most {}", text_.size(), kMaxText);
     size_t start = 0;
     while (true) {
       const size_t bar = text_.find('|', start);
       stage(tokens(start, bar == std::string_view::npos ? text_.size() : bar), start + 1);
+      if (graph_.size() > kMaxNodes)
+        throw at(start + 1, "the pipeline has more than {} stages and parameters", kMaxNodes);
       if (bar == std::string_view::npos) break;
       start = bar + 1;
     }
@@ -111,7 +116,7 @@ class Parser {
     if (is_param(graph_, current_) || weight_side(graph_)[current_]) {
       throw Error(Status::kInvalid, "the pipeline's result does not depend on its input");
     }
-    return prune(graph_);
+    return prune(std::move(graph_));
   }
 
  private:
@@ -147,13 +152,18 @@ class Parser {
     if (words.empty()) throw at(column, "an operation is missing");
     std::string label;
     size_t label_column = 0;
-    if (words.size() >= 2 && words[words.size() - 2].text == "as") {
+    bool out = false;
+    if (words.size() >= 2 &&
+        (words[words.size() - 2].text == "as" || words[words.size() - 2].text == "out")) {
+      out = words[words.size() - 2].text == "out";
       label = words.back().text;
       label_column = words.back().column;
       if (!is_name(label)) throw at(label_column, "'{}' is not a name", label);
-      if (values_.contains(label)) throw at(label_column, "the name '{}' is taken", label);
+      if (values_.contains(label) || (out && label == "output"))
+        throw at(label_column, "the name '{}' is taken", label);
       words.resize(words.size() - 2);
-      if (words.empty()) throw at(column, "an operation is missing before 'as {}'", label);
+      if (words.empty())
+        throw at(column, "an operation is missing before '{} {}'", out ? "out" : "as", label);
     }
     const Token& head = words[0];
     if (head.text.starts_with('@')) {
@@ -166,6 +176,14 @@ class Parser {
       current_ = apply(words);
     }
     if (label.empty()) return;
+    if (out) {
+      if (weight_side(graph_)[current_])
+        throw at(label_column, "the output '{}' does not depend on the pipeline's input", label);
+      graph_.extra_outputs.push_back({label, current_});
+      values_[label] = current_;
+      if (graph_[current_].name.empty()) graph_[current_].name = label;
+      return;
+    }
     // A second name for a value, or a name for a parameter, would not survive printing.
     if (!graph_[current_].name.empty())
       throw at(label_column, "the value is called '{}' already", graph_[current_].name);
@@ -185,7 +203,8 @@ class Parser {
     const size_t colon = token.text.find(':');
     const std::string name = token.text.substr(0, colon);
     if (!is_name(name)) throw at(token.column, "'{}' is not a name", name);
-    if (name == "as" || is_real(name)) throw at(token.column, "'{}' cannot be a parameter's name", name);
+    if (name == "as" || name == "out" || is_real(name))
+      throw at(token.column, "'{}' cannot be a parameter's name", name);
     auto it = values_.find(name);
     if (it != values_.end() && !is_param(graph_, it->second)) {
       throw at(token.column, "'{}' is a value of this pipeline; write @{}", name, name);

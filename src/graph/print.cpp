@@ -62,8 +62,12 @@ std::string stage_text(const Graph& graph, Id id, const std::vector<std::string>
 std::vector<std::string> make_labels(const Graph& graph) {
   std::set<std::string> taken;
   for (const Node& node : graph.nodes) taken.insert(node.name);
+  for (const Output& output : graph.extra_outputs) taken.insert(output.name);
   std::vector<std::string> labels(graph.nodes.size());
   for (Id id = 0; id < graph.size(); ++id) labels[id] = graph[id].name;
+  for (const auto& [name, value] : graph.extra_outputs) {
+    if (labels[value].empty()) labels[value] = name;
+  }
   int next = 1;
   auto need = [&](Id id) {
     if (id == kNone || !labels[id].empty()) return;
@@ -82,17 +86,32 @@ std::vector<std::string> make_labels(const Graph& graph) {
   return labels;
 }
 
+std::string any_stage(const Graph& graph, Id id, const std::vector<std::string>& labels) {
+  if (is(graph[id], "input")) return "@input";
+  if (is(graph[id], "param")) return "param " + tensor_text(graph, id, labels);
+  return stage_text(graph, id, labels);
+}
+
 }  // namespace
 
-std::string print_stage(const Graph& graph, Id id) {
-  if (is(graph[id], "input")) return "@input";
-  if (is(graph[id], "param")) return "param " + tensor_text(graph, id, {});
-  return stage_text(graph, id, make_labels(graph));
+std::string print_stage(const Graph& graph, Id id) { return any_stage(graph, id, make_labels(graph)); }
+
+std::vector<std::string> print_stages(const Graph& graph) {
+  const std::vector<std::string> labels = make_labels(graph);
+  std::vector<std::string> stages;
+  for (Id id = 0; id < graph.size(); ++id) stages.push_back(any_stage(graph, id, labels));
+  return stages;
 }
 
 std::string print_text(const Graph& graph) {
   const std::vector<std::string> labels = make_labels(graph);
   std::vector<std::string> stages;
+  const auto other_names = [&](Id id) {
+    for (const auto& [name, value] : graph.extra_outputs) {
+      if (value == id && name != labels[id]) stages.push_back(fmt::format("@{} out {}", labels[id], name));
+    }
+  };
+  other_names(0);
   Id previous = 0;
   for (Id id = 1; id < graph.size(); ++id) {
     const Node& node = graph[id];
@@ -102,9 +121,12 @@ std::string print_text(const Graph& graph) {
                                                    : "@" + labels[node.in[0]]);
     }
     std::string text = stage_text(graph, id, labels);
-    if (!labels[id].empty()) text += " as " + labels[id];
+    const bool out = std::ranges::any_of(
+        graph.extra_outputs, [&](const Output& o) { return o.value == id && o.name == labels[id]; });
+    if (!labels[id].empty()) text += (out ? " out " : " as ") + labels[id];
     stages.push_back(std::move(text));
     previous = id;
+    other_names(id);
   }
   if (graph.output != previous) stages.push_back("@" + labels[graph.output]);
   return stages.empty() ? "@input" : fmt::format("{}", fmt::join(stages, " | "));

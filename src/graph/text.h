@@ -3,9 +3,9 @@
 //
 //   avg_pool 2 | conv_transpose kernel s2 p1 op1 | clamp 0 1 | softmax space | mul scale
 //
-// `... as y` names a value; `@y` alone goes on from it, and as an argument uses it again. A bare name is a
-// parameter; `b:scalar`, `b:channel`, `t:full` say what it looks like. `$stride` is replaced from the
-// settings.
+// `... as y` names a value; `@y` alone goes on from it, and as an argument uses it again. `... out y` names
+// it and gives it out beside the result, which is the last value. A bare name is a parameter; `b:scalar`,
+// `b:channel`, `t:full` say what it looks like. `$stride` is replaced from the settings.
 #include <string>
 #include <string_view>
 
@@ -22,7 +22,8 @@ bool reads_as_setting(const Operation& op, std::string_view word);
 
 // Canonical: print_text(parse_text(t)) is a fixed point, also for rewritten graphs.
 std::string print_text(const Graph& graph);
-// One stage, as print_text writes it.
+// One stage, as print_text writes it; and all of them, by node.
 std::string print_stage(const Graph& graph, Id id);
+std::vector<std::string> print_stages(const Graph& graph);
 
 }  // namespace upweave

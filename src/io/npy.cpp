@@ -29,11 +29,9 @@ struct Header {
   size_t bytes = 0;   // of the data
 };
 
-// What a header says, made fit for a one-line message.
+// What a header says: a few characters of it.
 std::string quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text.substr(0, 24)) out += c >= ' ' && c <= '~' ? c : '?';
-  return out + (text.size() > 24 ? "...'" : "'");
+  return fmt::format("'{}{}'", excerpt(text.substr(0, 24)), text.size() > 24 ? "..." : "");
 }
 
 // Reads the Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }: any order of its
@@ -234,7 +232,6 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
@@ -271,7 +268,8 @@ NpyArray parse_npy(std::span<const std::byte> bytes, std::string_view name, std:
 }
 
 NpyArray read_npy(const std::string& path, std::optional<Dtype> as_u2) {
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Nonblocking: a pipe that nobody writes to would not open otherwise.
+  File file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat info;
   if (file.fd() < 0 || ::fstat(file.fd(), &info) != 0) {
     throw invalid("{}: cannot be opened: {}", path, std::strerror(errno));
@@ -309,35 +307,107 @@ std::string npy_header(const Shape& shape, Dtype dtype) {
   return header + text;
 }
 
-void write_npy(const std::string& path, const Shape& shape, Dtype dtype, const void* data) {
+namespace {
+
+// A file that gets its name when it is whole. Where the file system can, it has no name until then, so that
+// nothing is left of it if the process dies; elsewhere it is called `target`.N.part meanwhile.
+class Nascent {
+ public:
+  Nascent(std::string target, mode_t mode) : target_(std::move(target)), mode_(mode), fd_(-1) {}
+  ~Nascent() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!part_.empty()) ::unlink(part_.c_str());
+  }
+  Nascent(const Nascent&) = delete;
+  Nascent& operator=(const Nascent&) = delete;
+
+  bool open(bool nameless) {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    if (nameless) {
+      const std::string folder = std::filesystem::path(target_).parent_path().string();
+      fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode_);
+      return fd_ >= 0;
+    }
+    return with_part_name([&](const char* name) {
+      fd_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode_);
+      return fd_ >= 0;
+    });
+  }
+  bool keep_mode() { return ::fchmod(fd_, mode_) == 0; }  // whatever the umask
+  bool write(std::span<const std::byte> bytes) { return write_all(fd_, bytes); }
+  bool sync() { return ::fsync(fd_) == 0; }
+
+  // Its name at last. A link cannot replace a file: there it gets one of its own first.
+  bool appear() {
+    const std::string self = fmt::format("/proc/self/fd/{}", fd_);
+    const auto link = [&](const char* name) {
+      return ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+    };
+    if (part_.empty()) {
+      if (link(target_.c_str())) return ::close(std::exchange(fd_, -1)) == 0;
+      if (errno != EEXIST || !with_part_name(link)) return false;
+    }
+    if (::close(std::exchange(fd_, -1)) != 0 || ::rename(part_.c_str(), target_.c_str()) != 0) return false;
+    part_.clear();
+    return true;
+  }
+
+ private:
+  template <class F>
+  bool with_part_name(F&& make) {
+    for (int i = 0; i < 100; ++i) {
+      const std::string name = fmt::format("{}.{}-{}.part", target_, ::getpid(), i);
+      if (make(name.c_str())) {
+        part_ = name;
+        return true;
+      }
+      if (errno != EEXIST) break;
+    }
+    return false;
+  }
+
+  std::string target_, part_;
+  mode_t mode_;
+  int fd_;
+};
+
+// The file that `path` names, through links: they stay.
+std::string behind_links(const std::string& path) {
   namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path target = path;
+  for (int i = 0; fs::is_symlink(target, error); ++i) {
+    if (i == 40) throw invalid("{}: cannot be written: {}", path, std::strerror(ELOOP));
+    target = target.parent_path() / fs::read_symlink(target, error);
+    if (error) throw invalid("{}: cannot be written: {}", path, error.message());
+  }
+  return target.string();
+}
+
+}  // namespace
+
+void write_npy(const std::string& path, const Shape& shape, Dtype dtype, const void* data,
+               const std::function<void()>& confirm) {
   const std::string header = npy_header(shape, dtype);
-  const size_t bytes = data_bytes(shape, dtype, path);
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
+  const std::span bytes(static_cast<const std::byte*>(data), data_bytes(shape, dtype, path));
+  const std::string target = behind_links(path);
+  struct stat old;
+  const bool exists = ::stat(target.c_str(), &old) == 0;
+  if (exists && !S_ISREG(old.st_mode)) {
     throw invalid("{}: cannot be written: not a regular file", path);  // nor replace /dev/null by one
   }
-  fs::path target = path;  // a link stays one: the file that it names is replaced
-  for (int i = 0; i < 40 && fs::is_symlink(target, ignored); ++i) {
-    target = target.parent_path() / fs::read_symlink(target, ignored);
-  }
-  std::string temporary;
-  int fd = -1;
-  for (int i = 0; fd < 0 && i < 100; ++i) {
-    temporary = fmt::format("{}.{}-{}.part", target.string(), ::getpid(), i);
-    fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 && errno != EEXIST) break;
-  }
-  if (fd < 0) throw invalid("{}: cannot be written: {}", path, std::strerror(errno));
-  File file(fd);
-  if (!write_all(fd, std::as_bytes(std::span(header))) ||
-      !write_all(fd, {static_cast<const std::byte*>(data), bytes}) || ::fsync(fd) != 0 || !file.close() ||
-      ::rename(temporary.c_str(), target.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    throw invalid("{}: cannot be written: {}", path, std::strerror(error));
-  }
+  const auto cannot = [&] { return invalid("{}: cannot be written: {}", path, std::strerror(errno)); };
+  Nascent file(target, exists ? old.st_mode & 0777 : 0666);
+  const auto fill = [&](bool nameless) {
+    return file.open(nameless) && (!exists || file.keep_mode()) &&
+           file.write(std::as_bytes(std::span(header))) && file.write(bytes) && file.sync();
+  };
+  // Not every file system has nameless files, and not every system a /proc to name them by.
+  const bool named_late = fill(true);
+  if (!named_late && (errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == EFBIG)) throw cannot();
+  if (!named_late && !fill(false)) throw cannot();
+  if (confirm) confirm();
+  if (!file.appear() && (!named_late || !fill(false) || !file.appear())) throw cannot();
 }
 
 }  // namespace upweave

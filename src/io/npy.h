@@ -2,6 +2,7 @@
 // NumPy's .npy files, versions 1 to 3: little-endian, C order, f2, f4, f8, and bfloat16 as ml_dtypes writes
 // it (V2). Files come from strangers: whatever a header claims is checked before it is believed.
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,8 +24,10 @@ struct NpyArray {
 NpyArray read_npy(const std::string& path, std::optional<Dtype> as_u2 = {});
 NpyArray parse_npy(std::span<const std::byte> bytes, std::string_view name, std::optional<Dtype> as_u2 = {});
 
-// The file appears whole or not at all: it is written under another name beside `path`, then renamed.
-void write_npy(const std::string& path, const Shape& shape, Dtype dtype, const void* data);
+// The file appears whole or not at all, with the mode of the one that it replaces. `confirm` is called when
+// all is written and nothing has appeared; if it throws, nothing will.
+void write_npy(const std::string& path, const Shape& shape, Dtype dtype, const void* data,
+               const std::function<void()>& confirm = {});
 
 // What comes before the data: magic, version, length and the padded dictionary, as NumPy writes them.
 std::string npy_header(const Shape& shape, Dtype dtype);

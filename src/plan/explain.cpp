@@ -1,11 +1,10 @@
 #include "plan/explain.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/dtype.h"
 #include "graph/operation.h"
 #include "graph/text.h"
 #include "plan/cost.h"
+#include "plan/json_writer.h"
 
 namespace upweave {
 
@@ -42,6 +41,9 @@ namespace {
 std::string value_name(const FusedPlan& plan, Id id) {
   if (id == 0) return "input";
   if (id == plan.graph.output) return "output";
+  for (const auto& [name, value] : plan.graph.extra_outputs) {
+    if (value == id) return name;
+  }
   const Node& node = plan.graph[id];
   return node.name.empty() ? fmt::format("{} {}", node.op->name, to_string(node.shape)) : node.name;
 }
@@ -60,10 +62,10 @@ std::string place_name(const FusedPlan& plan, Id id) {
 // The stages of a graph, one line each, with shape, operations and bytes as separate passes would have them.
 std::string stage_table(const Graph& graph, const std::vector<bool>& weights, Dtype dtype) {
   std::string text;
+  const std::vector<std::string> stages = print_stages(graph);
   for (Id id = 1; id < graph.size(); ++id) {
     if (graph[id].in.empty()) continue;
-    const std::string stage =
-        print_stage(graph, id) + (graph[id].name.empty() ? "" : " as " + graph[id].name);
+    const std::string stage = stages[id] + (graph[id].name.empty() ? "" : " as " + graph[id].name);
     if (weights[id]) {
       text += fmt::format("  {:<52} {:>18}   when weights are packed\n", stage, to_string(graph[id].shape));
     } else {
@@ -90,9 +92,15 @@ std::string explain(const FusedPlan& plan, const Options& options,
   for (const Node& node : source.nodes) {
     if (node.in.empty()) shapes.push_back(fmt::format("{} {}", node.name, to_string(node.shape)));
   }
-  text += fmt::format("{} -> output {}; {}, engine {}, {}\n\n", fmt::join(shapes, ", "),
-                      to_string(visible_shape(source)), name_of(options.dtype), name_of(options.engine),
-                      name_of(options.precision));
+  std::vector<std::string> outputs = {fmt::format("output {}", to_string(visible_shape(source)))};
+  for (const auto& [name, value] : source.extra_outputs) {
+    const Dtype dtype = output_dtype(source, value, options.dtype);
+    outputs.push_back(fmt::format("{} {}{}{}", name, to_string(visible_shape(source, value)),
+                                  dtype == options.dtype ? "" : " ",
+                                  dtype == options.dtype ? "" : name_of(dtype)));
+  }
+  text += fmt::format("{} -> {}; {}, engine {}, {}\n\n", fmt::join(shapes, ", "), fmt::join(outputs, ", "),
+                      name_of(options.dtype), name_of(options.engine), name_of(options.precision));
   text +=
       "As written, one pass an operation\n" + stage_table(source, weight_side(source), options.dtype) + "\n";
   text += "Laws that fired\n";
@@ -104,9 +112,10 @@ std::string explain(const FusedPlan& plan, const Options& options,
   text += "\nRewritten\n" + stage_table(plan.graph, plan.weights, options.dtype) + "\n";
   text += "Passes over memory\n";
   int number = 1;
+  const std::vector<std::string> printed = print_stages(plan.graph);
   for (const Pass& pass : plan.passes) {
     std::vector<std::string> stages;
-    for (const Id id : pass.nodes) stages.push_back(print_stage(plan.graph, id));
+    for (const Id id : pass.nodes) stages.push_back(printed[id]);
     text += fmt::format("  {}. {}\n     reads {}; writes {}", number++, fmt::join(stages, " | "),
                         join_values(plan, pass.reads, false), join_values(plan, pass.writes, true));
     if (!pass.reductions.empty())
@@ -128,42 +137,79 @@ std::string explain(const FusedPlan& plan, const Options& options,
 
 std::string explain_json(const FusedPlan& plan, const Options& options,
                          const std::vector<std::string>& engine_lines) {
-  using nlohmann::json;
-  json out;
-  out["text"] = print_text(plan.source);
-  out["rewritten"] = print_text(plan.graph);
-  out["output_shape"] = visible_shape(plan.source);
-  out["dtype"] = name_of(options.dtype);
-  out["engine"] = name_of(options.engine);
-  out["precision"] = name_of(options.precision);
+  JsonWriter out;
+  out.begin_object();
+  out.member("text", print_text(plan.source));
+  out.member("rewritten", print_text(plan.graph));
+  out.member("output_shape", visible_shape(plan.source));
+  if (!plan.source.extra_outputs.empty()) {
+    out.key("extra_outputs");
+    out.begin_object();
+    for (const auto& [name, value] : plan.source.extra_outputs) {
+      out.key(name);
+      out.begin_object();
+      out.member("shape", visible_shape(plan.source, value));
+      out.member("dtype", std::string_view(name_of(output_dtype(plan.source, value, options.dtype))));
+      out.end_object();
+    }
+    out.end_object();
+  }
+  out.member("dtype", std::string_view(name_of(options.dtype)));
+  out.member("engine", std::string_view(name_of(options.engine)));
+  out.member("precision", std::string_view(name_of(options.precision)));
+  out.key("tensors");
+  out.begin_object();
   for (const Node& node : plan.source.nodes) {
-    if (node.in.empty()) out["tensors"][node.name] = node.shape;
+    if (node.in.empty()) out.member(node.name, node.shape);
   }
-  out["laws"] = json::array();
+  out.end_object();
+  out.key("laws");
+  out.begin_array();
   for (const Firing& f : plan.firings) {
-    out["laws"].push_back({{"law", f.law}, {"equation", f.equation}, {"where", f.where}, {"why", f.why}});
+    out.begin_object();
+    out.member("law", f.law);
+    out.member("equation", f.equation);
+    out.member("where", f.where);
+    out.member("why", f.why);
+    out.end_object();
   }
-  out["passes"] = json::array();
+  out.end_array();
+  out.key("passes");
+  out.begin_array();
+  const std::vector<std::string> printed = print_stages(plan.graph);
   for (const Pass& pass : plan.passes) {
-    json p;
-    for (const Id id : pass.nodes) p["stages"].push_back(print_stage(plan.graph, id));
+    out.begin_object();
+    out.key("stages");
+    out.begin_array();
+    for (const Id id : pass.nodes) out.value(printed[id]);
+    out.end_array();
     for (const auto& [key, ids] :
          {std::pair{"reads", &pass.reads}, {"writes", &pass.writes}, {"finishes", &pass.reductions}}) {
-      p[key] = json::array();
-      for (const Id id : *ids) p[key].push_back(value_name(plan, id));
+      out.key(key);
+      out.begin_array();
+      for (const Id id : *ids) out.value(value_name(plan, id));
+      out.end_array();
     }
-    p["flops"] = pass.flops;
-    p["bytes"] = pass.bytes;
-    p["why"] = pass.why;
-    out["passes"].push_back(p);
+    out.member("flops", pass.flops);
+    out.member("bytes", pass.bytes);
+    out.member("why", pass.why);
+    out.end_object();
   }
+  out.end_array();
   const Cost& cost = plan.cost;
-  out["cost"] = {{"flops", cost.flops},   {"unfused_flops", cost.unfused_flops},
-                 {"bytes", cost.bytes},   {"unfused_bytes", cost.unfused_bytes},
-                 {"passes", cost.passes}, {"unfused_passes", cost.unfused_passes}};
-  out["workspace_bytes"] = plan.workspace_bytes;
-  out["engine_notes"] = engine_lines;
-  return out.dump(2);
+  out.key("cost");
+  out.begin_object();
+  out.member("flops", cost.flops);
+  out.member("unfused_flops", cost.unfused_flops);
+  out.member("bytes", cost.bytes);
+  out.member("unfused_bytes", cost.unfused_bytes);
+  out.member("passes", int64_t{cost.passes});
+  out.member("unfused_passes", int64_t{cost.unfused_passes});
+  out.end_object();
+  out.member("workspace_bytes", plan.workspace_bytes);
+  out.member("engine_notes", engine_lines);
+  out.end_object();
+  return out.take();
 }
 
 }  // namespace upweave

@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/checked.h"
 #include "base/dtype.h"
@@ -33,11 +34,13 @@ class Planner {
     memory_.assign(graph.nodes.size(), false);
     known_ = memory_;
     known_[0] = memory_[0] = true;
+    outputs_ = {graph.output};
+    for (const Output& output : graph.extra_outputs) outputs_.push_back(output.value);
   }
 
   std::vector<Pass> passes() {
     std::vector<Pass> result;
-    while (!known_[graph_.output]) {
+    while (!complete()) {
       Pass pass = target_.fuse ? fused_pass() : single_pass();
       if (pass.nodes.empty()) {  // what was to be computed again is wanted where it cannot be
         store_known();
@@ -46,9 +49,11 @@ class Planner {
       }
       for (const Id id : pass.nodes) known_[id] = true;
       for (const Id id : pass.reductions) memory_[id] = true;
-      if (known_[graph_.output]) {
-        if (!memory_[graph_.output]) pass.writes.push_back(graph_.output);
-        memory_[graph_.output] = true;
+      for (const Id id : outputs_) {
+        if (known_[id] && !memory_[id]) pass.writes.push_back(id);
+        memory_[id] = memory_[id] || known_[id];
+      }
+      if (complete()) {
         pass.why = "the output is complete";
       } else {
         end(pass);
@@ -61,6 +66,11 @@ class Planner {
   }
 
  private:
+  bool is_output(Id id) const { return std::ranges::find(outputs_, id) != outputs_.end(); }
+  bool complete() const {
+    return std::ranges::all_of(outputs_, [&](Id id) { return known_[id]; });
+  }
+
   // A value that a later pass wants is written by the pass that made it first.
   void keep_wanted(std::vector<Pass>& passes) {
     for (const Id id : wanted_) {
@@ -130,7 +140,7 @@ class Planner {
     std::vector<Id> result;
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       const bool fresh =
-          !known_[*it] && (*it == graph_.output || ends_pass(graph_[*it], slab) || feeds_later(*it, nodes));
+          !known_[*it] && (is_output(*it) || ends_pass(graph_[*it], slab) || feeds_later(*it, nodes));
       if (!fresh && !keep[*it]) continue;
       result.push_back(*it);
       for (const Id in : graph_[*it].in) {
@@ -156,8 +166,8 @@ class Planner {
     if (conv != pass.nodes.end()) pass.conv = *conv;
     // Without a convolution, or where the convolution would finish nothing while a sweep over whole samples
     // can make what it waits for, that sweep is next.
-    const bool finishes = std::ranges::any_of(
-        pass.nodes, [&](Id id) { return id == graph_.output || ends_pass(graph_[id], false); });
+    const bool finishes =
+        std::ranges::any_of(pass.nodes, [&](Id id) { return is_output(id) || ends_pass(graph_[id], false); });
     if (pass.conv == kNone || !finishes) {
       std::vector<Id> whole = needed(reachable(true), true);
       const bool news = std::ranges::any_of(
@@ -183,7 +193,7 @@ class Planner {
       pass.nodes = {id};
       if (is(node, "conv_transpose")) pass.conv = id;
       pass.slab = pass.conv == kNone;
-      wanted_ = id == graph_.output ? std::vector<Id>{} : std::vector<Id>{id};
+      wanted_ = is_output(id) ? std::vector<Id>{} : std::vector<Id>{id};
       break;
     }
     return pass;
@@ -204,17 +214,14 @@ class Planner {
     for (const Id id : frontier)
       bytes += 8.0 * static_cast<double>(count(graph_[id].shape));  // written, then read
     std::vector<bool> counted(graph_.nodes.size(), false);
-    auto recompute = [&](auto& self, Id id) -> void {
-      if (id == kNone || counted[id] || weights_[id]) return;
+    auto recompute = [&](Id id) {  // what is in memory is read, and what it was made of is not
+      if (counted[id] || weights_[id]) return false;
       counted[id] = true;
-      if (memory_[id]) {
-        again += static_cast<double>(count(graph_[id].shape)) * 4 * target_.flops_per_byte;
-        return;
-      }
-      again += flops(graph_, id);
-      for (const Id in : graph_[id].in) self(self, in);
+      again += memory_[id] ? static_cast<double>(count(graph_[id].shape)) * 4 * target_.flops_per_byte
+                           : flops(graph_, id);
+      return !memory_[id];
     };
-    for (const Id id : frontier) recompute(recompute, id);
+    for (const Id id : frontier) with_operands(graph_, id, recompute);
     std::vector<std::string> names;
     for (const Id id : pass.reductions) names.emplace_back(graph_[id].op->name);
     pass.why = names.empty() ? "what follows needs more than a tile"
@@ -239,7 +246,9 @@ class Planner {
       }
     }
     auto bytes = [&](Id id) {
-      const int64_t element = id == 0 || id == graph_.output ? size_of(dtype_) : 4;
+      const int64_t element = id == 0         ? size_of(dtype_)
+                              : is_output(id) ? size_of(output_dtype(graph_, id, dtype_))
+                                              : 4;
       return static_cast<double>(count(graph_[id].shape)) * static_cast<double>(element);
     };
     for (const Id id : pass.reads) pass.bytes += bytes(id);
@@ -257,10 +266,33 @@ class Planner {
   const Dtype dtype_;
   const std::vector<bool> weights_;
   const std::vector<std::vector<Id>> readers_;
+  std::vector<Id> outputs_;   // the graph's, its result first
   std::vector<bool> memory_;  // in memory for the next pass to read
   std::vector<bool> known_;   // computed by some pass
   std::vector<Id> wanted_;    // to be stored by the pass that computes it first
 };
+
+// With several outputs, each leaves by a node that nobody reads, so that where it lies and how it is rounded
+// is nobody else's matter: values that others read, that are given out twice or are the input, and
+// statistics, which engines keep in their own way until they are complete, leave by a copy, x * 1.
+void separate_outputs(Graph& graph) {
+  if (graph.extra_outputs.empty()) return;
+  const auto readers = users(graph);
+  const auto separate = [&](Id& output, const std::string& name) {
+    if (readers[output].size() == 1 && !is(graph[output], "moments") && !is(graph[output], "softmax_stats"))
+      return;
+    Node copy;
+    copy.op = &operation("mul");
+    copy.in = {output, kNone};
+    copy.attrs.set("value", 1.0);
+    copy.shape = graph[output].shape;
+    copy.name = name;
+    if (graph[output].name == name) graph[output].name.clear();
+    output = graph.add(std::move(copy));
+  };
+  separate(graph.output, "");
+  for (Output& output : graph.extra_outputs) separate(output.value, output.name);
+}
 
 // The output's own memory serves one stored value of the same shape, if the pass that writes the output reads
 // it voxel by voxel: float32 only, for 16-bit elements would round twice.
@@ -272,6 +304,7 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
     if (plan.weights[id]) places[id].kind = Place::Kind::kWeights;
   }
   places[graph.output].kind = Place::Kind::kOutput;
+  for (const Output& output : graph.extra_outputs) places[output.value].kind = Place::Kind::kExtraOutput;
   bool output_lent = dtype != Dtype::kF32;
   auto reserve = [&](Id id, int64_t element) {
     if (places[id].kind != Place::Kind::kNowhere) return;
@@ -282,11 +315,10 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
   for (const Pass& pass : plan.passes) {
     for (const Id id : pass.reductions) reserve(id, 8);
     for (const Id id : pass.writes) {
-      if (id == graph.output) continue;
+      if (is_output(graph, id)) continue;
       const Pass& last = plan.passes.back();
-      const bool lend = !output_lent && last.slab && graph[id].shape == graph[graph.output].shape &&
-                        std::ranges::find(last.reads, id) != last.reads.end();
-      if (lend) {
+      if (!output_lent && output_can_hold(plan, id) &&
+          std::ranges::find(last.reads, id) != last.reads.end()) {
         places[id].kind = Place::Kind::kOutput;
         output_lent = true;
       } else {
@@ -299,12 +331,49 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
 
 }  // namespace
 
+bool output_can_hold(const FusedPlan& plan, Id id) {
+  const Graph& graph = plan.graph;
+  const Pass& last = plan.passes.back();
+  if (!last.slab || graph[id].shape != graph[graph.output].shape) return false;
+  // Another output may be computed when this one has been written.
+  std::vector<bool> made_of(graph.nodes.size(), false);
+  made_of[id] = true;
+  for (const Id at : last.nodes) {
+    for (const Id in : graph[at].in) made_of[at] = made_of[at] || (in != kNone && made_of[in]);
+  }
+  return made_of[graph.output] && std::ranges::none_of(graph.extra_outputs, [&](const Output& output) {
+           return made_of[output.value];
+         });
+}
+
+Dtype output_dtype(const Graph& graph, Id output, Dtype dtype) {
+  return is_statistics(graph[output]) && dtype != Dtype::kF64 ? Dtype::kF32 : dtype;
+}
+
+namespace {
+
+// Engines compute in float32, where a number beyond its range is infinite or zero, as it is in PyTorch: 0 *
+// 1e39 is NaN. Laws and the reference see what engines see.
+Graph numbers_of_float32(Graph graph) {
+  for (Node& node : graph.nodes) {
+    for (const char* name : {"value", "lo", "hi", "slope"}) {
+      if (!node.attrs.has(name)) continue;
+      const double number = node.attrs.real(name), single = static_cast<float>(number);
+      if (single == 0 || std::isinf(single)) node.attrs.set(name, single);
+    }
+  }
+  return graph;
+}
+
+}  // namespace
+
 FusedPlan make_plan(const Graph& source, const Target& target, Dtype dtype) {
   FusedPlan plan;
-  plan.source = source;
-  Rewritten rewritten = rewrite(source);
+  plan.source = dtype == Dtype::kF64 ? source : numbers_of_float32(source);
+  Rewritten rewritten = rewrite(plan.source);
   plan.graph = std::move(rewritten.graph);
   plan.firings = std::move(rewritten.firings);
+  separate_outputs(plan.graph);
   plan.weights = weight_side(plan.graph);
   plan.passes = Planner(plan.graph, target, dtype).passes();
   plan.places = place_values(plan, dtype);

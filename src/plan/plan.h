@@ -15,7 +15,7 @@ struct Pass {
   std::vector<Id> nodes;   // computed here, in topological order (some again, if that beats storing them)
   Id conv = kNone;         // the transposed convolution among them, if any; nodes it depends on are its head
   std::vector<Id> reads;   // tensors of the input's or output's magnitude that are read from memory
-  std::vector<Id> writes;  // such tensors written to memory: values for later passes, or the output
+  std::vector<Id> writes;  // such tensors written to memory: values for later passes, or outputs
   std::vector<Id> reductions;  // reductions that are complete only when the pass ends (statistics)
   bool slab = false;  // no convolution: a tile may be a whole sample, so reductions over space are local
   double flops = 0, bytes = 0;
@@ -24,7 +24,7 @@ struct Pass {
 
 // Where a value lives between passes.
 struct Place {
-  enum class Kind { kNowhere, kInput, kWeights, kOutput, kWorkspace };
+  enum class Kind { kNowhere, kInput, kWeights, kOutput, kExtraOutput, kWorkspace };
   Kind kind = Kind::kNowhere;  // kNowhere: only ever in registers and caches
   int64_t offset = 0;          // kWorkspace: bytes from its start, aligned to 64
 };
@@ -37,7 +37,7 @@ struct Target {
 
 struct FusedPlan {
   Graph source;                 // as written, with shapes
-  Graph graph;                  // rewritten, with shapes
+  Graph graph;                  // rewritten, with shapes; nobody reads its outputs if there are several
   std::vector<Firing> firings;  // which law fired where
   std::vector<bool> weights;    // weight-side nodes of `graph`
   std::vector<Pass> passes;
@@ -45,6 +45,13 @@ struct FusedPlan {
   int64_t workspace_bytes = 0;  // for values between passes: float32, and float64 pairs for statistics
   Cost cost;
 };
+
+// Whether the output's memory can hold a stored value of the output's shape until the last pass, which writes
+// the output, has read it.
+bool output_can_hold(const FusedPlan& plan, Id id);
+
+// The element type of an output of a graph whose elements have `dtype`: statistics keep their digits.
+Dtype output_dtype(const Graph& graph, Id output, Dtype dtype);
 
 FusedPlan make_plan(const Graph& source, const Target& target, Dtype dtype);
 

@@ -1,5 +1,7 @@
 #include "rewrite/rewrite.h"
 
+#include <algorithm>
+
 #include "rewrite/laws/law.h"
 
 namespace upweave {
@@ -9,18 +11,22 @@ const std::vector<Law>& laws() {
   // room for other laws next, and what depends on final extents last.
   static const std::vector<Law> all = {
       {"drop-identity", "x * 1 = x; a reduction or pool of single elements is the element", drop_identity},
+      {"share-equal", "f(x) = f(x): equal operations on equal operands are one", share_equal},
       {"clamp-to-nan", "clamp(x; lo, hi) = x * NaN where a limit is NaN", clamp_to_nan},
       {"split-bias", "convT(x; K, b) = convT(x; K) + b", split_bias},
       {"drop-shift", "norm(x + c) = norm(x)", drop_shift},
       {"drop-scale", "norm(s x; eps) = sign(s) norm(x; eps / s^2)", drop_scale},
       {"center-weights", "layer_norm(convT(x; K) + b) = rms_norm(convT(x; K - mean K) + b - mean b)",
        center_weights},
+      {"adjust-moments", "moments(s x + b) = (s mean + b, s^2 var) of x", adjust_moments},
       {"split-norm", "norm(x) = normalize(x, moments(x))", split_norm},
+      {"shorten-stride", "pool(x; stride) = pool(x; extent) along an axis shorter than the stride",
+       shorten_stride},
       {"merge-pools", "pool_m(pool_n(x)) = pool_mn(x)", merge_pools},
       {"pool-before-monotone",
        "max_pool(f(x)) = f(max_pool(x)); max_pool(a x + b) = a min_pool(x) + b where a < 0",
-       pool_before_monotone},
-      {"average-before-linear", "average(a x + b) = a average(x) + b", average_before_linear},
+       pool_before_monotone, true},
+      {"average-before-linear", "average(a x + b) = a average(x) + b", average_before_linear, true},
       {"pool-kernel", "avg_pool(convT(x; K)) = convT(x; K'), K' the average of K's shifted taps",
        pool_kernel},
       {"mean-without-conv",
@@ -49,12 +55,16 @@ std::optional<Graph> try_law(const Law& law, const Graph& graph, std::vector<Fir
 }  // namespace
 
 Rewritten rewrite(const Graph& graph) {
+  constexpr int kMaxMoves = 1000;  // far more than any pipeline needs to be fast
   Rewritten result{graph, {}};
+  int moves = 0;
   for (bool changed = true; changed;) {
     changed = false;
     for (const Law& law : laws()) {
+      if (law.moves && moves == kMaxMoves) continue;
       if (auto next = try_law(law, result.graph, result.firings)) {
         result.graph = std::move(*next);
+        moves += law.moves;
         changed = true;
         break;
       }
@@ -83,13 +93,22 @@ Graph Edit::replace(Id old, Id with) {
     }
   }
   if (graph_.output == old) graph_.output = with;
+  for (Output& output : graph_.extra_outputs) {
+    if (output.value == old) output.value = with;
+  }
   if (graph_[with].name.empty() && !graph_[old].in.empty()) std::swap(graph_[with].name, graph_[old].name);
-  Graph pruned = prune(graph_);
+  Graph pruned = prune(std::move(graph_));
   Shapes shapes;
   for (const Node& node : pruned.nodes) {
     if (node.in.empty()) shapes[node.name] = node.shape;
   }
-  return infer(pruned, shapes);
+  return infer(std::move(pruned), shapes);
+}
+
+bool only_user(const Graph& graph, Id id) {
+  ptrdiff_t readers = (graph.output == id) + std::ranges::count(graph.extra_outputs, id, &Output::value);
+  for (const Node& node : graph.nodes) readers += std::ranges::count(node.in, id);
+  return readers == 1;
 }
 
 Shape operand_shape(const Graph& graph, const Node& node) {

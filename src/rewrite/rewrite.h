@@ -27,10 +27,11 @@ struct Law {
   std::string_view equation;
   // Tries node `id`; on success returns the new graph (shapes inferred) and fills `firing.where` and `.why`.
   std::optional<Graph> (*apply)(const Graph& graph, Id id, Firing& firing);
+  bool moves = false;  // two stages change places: so often as there are pairs, unlike what removes or splits
 };
 
 const std::vector<Law>& laws();         // in the order in which they are tried
-Rewritten rewrite(const Graph& graph);  // to a fixed point; `graph` has shapes
+Rewritten rewrite(const Graph& graph);  // to a fixed point, or a thousand moves; `graph` has shapes
 std::optional<Rewritten> apply_once(const Graph& graph, std::string_view law);  // first match of one law
 
 }  // namespace upweave

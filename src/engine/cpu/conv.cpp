@@ -7,8 +7,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "engine/cpu/conv_block.h"
 #include "engine/cpu/conv_geometry.h"
-#include "engine/cpu/conv_toom.h"
+#include "engine/cpu/conv_toom_fit.h"
 
 namespace upweave::cpu {
 namespace {
@@ -30,21 +31,25 @@ struct Choice {
   std::vector<bool> direct_phases;
 };
 
-// Whether a transform's rounding errors, measured on normal data, are worth its speed.
+// Which transforms are exact enough to be worth their speed.
 enum class Exactness {
-  kAsDirect,    // about twice those of direct sums at most: 5 points an axis, or 6 on two axes with the third
-                // plain
-  kFarBelow16,  // up to 5e-6 of the result, which float16, bfloat16 and TF32 round away: any that there is
+  kAsDirect,    // errors about twice those of direct sums on normal data at most: 5 points an axis, or 6 on
+                // two axes with the third plain; few enough tiles of normal data need direct sums
+  kFewDirect,   // few tiles of normal data need direct sums: more than bfloat16 results show
+  kFarBelow16,  // up to 5e-6 of the result, which TF32 rounds away: any that there is
 };
-bool exact_enough(const ToomAxis (&f)[3], Exactness exactness) {
+bool exact_enough(const ToomAxis (&f)[3], Exactness exactness, int64_t c_in) {
+  if (exactness == Exactness::kFarBelow16) return true;
+  if (!serves_normal_data(f, c_in)) return false;
+  if (exactness == Exactness::kFewDirect) return true;
   int six = 0, transformed = 0;
   for (const ToomAxis& axis : f) {
     if (axis.plain()) continue;
     ++transformed;
-    if (axis.points() > 6 && exactness == Exactness::kAsDirect) return false;
+    if (axis.points() > 6) return false;
     six += axis.points() == 6;
   }
-  return six == 0 || transformed <= 2 || exactness == Exactness::kFarBelow16;
+  return six == 0 || transformed <= 2;
 }
 
 // Of one output: its terms, and what it takes to begin and store a sum.
@@ -93,10 +98,11 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
       const auto& taps = geometry.residues[axis][e[axis]].taps;
       f[axis] = {static_cast<int>(tile[axis]), static_cast<int>(taps.size())};
       possible = possible && toom_serves(f[axis]);
-      for (size_t k = 1; k < taps.size(); ++k) possible = possible && taps[k - 1].shift - taps[k].shift == 1;
+      // Neighbouring inputs only; all taps of a residue are equally far apart.
+      if (taps.size() > 1) possible = possible && taps[0].shift - taps[1].shift == 1;
     }
     const double direct = direct_cost(f, c_in, out_vectors);
-    const double toom = possible && exact_enough(f, exactness)
+    const double toom = possible && exact_enough(f, exactness, shape.c_in)
                             ? waste * toom_cost(f, shape.stride, c_in, out_vectors, tiles) / m
                             : std::numeric_limits<double>::infinity();
     choice.direct_phases.push_back(direct <= toom);
@@ -107,8 +113,25 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
   return choice;
 }
 
+// Of one output position of every phase, by direct sums: each group has its own columns, in whole vectors.
+double grouped_cost(const ConvShape& shape, const ConvGeometry& geometry) {
+  const int64_t lanes = block_ops().lanes, columns = round_up(shape.c_out / shape.groups, lanes);
+  const double out_vectors = static_cast<double>(columns * shape.groups) / 16,
+               c_in = static_cast<double>(shape.c_in / shape.groups);
+  double cost = 0;
+  for (int64_t i = 0; i < geometry.phases(); ++i) {
+    const auto e = geometry.phase(i);
+    ToomAxis f[3];
+    for (int axis = 0; axis < 3; ++axis)
+      f[axis] = {1, static_cast<int>(geometry.residues[axis][e[axis]].taps.size())};
+    cost += direct_cost(f, c_in, out_vectors);
+  }
+  return cost;
+}
+
 // The cheapest transform, if it beats a direct kernel that is `direct_gain` times faster than float32's.
-std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain, Exactness exactness) {
+std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain, Exactness exactness,
+                                            double& cost) {
   if (shape.groups != 1) return nullptr;
   const ConvGeometry geometry(shape);
   const Choice direct = evaluate(shape, geometry, {1, 1, 1}, exactness);
@@ -129,7 +152,9 @@ std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direc
     }
   }
   if (best.cost * kLeastGain > direct.cost / direct_gain) return nullptr;
-  return make_toom_conv(shape, best.tile, best.direct_phases);
+  cost = best.cost;
+  return make_toom_conv(shape, best.tile, best.direct_phases,
+                        exactness == Exactness::kFarBelow16 ? Precision::kFast : Precision::kStrict);
 }
 
 // Null where the machine or the shape has none.
@@ -145,21 +170,34 @@ std::unique_ptr<ConvKernel> try_bf16_conv(const ConvShape& shape) {
 }  // namespace
 
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm,
-                                             Precision precision) {
+                                             Precision precision, double* cost) {
   std::unique_ptr<ConvKernel> bf16 = type == Dtype::kBF16 ? try_bf16_conv(shape) : nullptr;
+  double unit = 0;  // of one position of every phase
+  const auto kept = [&](std::unique_ptr<ConvKernel> kernel) {
+    // Blocks of one or two vectors load an input for every multiply-add or two: fitted to measurements.
+    const int64_t columns = shape.c_out * shape.blocks / shape.groups;
+    unit *= columns <= 16 ? 1.3 : columns <= 32 ? 1.15 : 1;
+    for (int axis = 0; axis < 3; ++axis)
+      unit *= static_cast<double>((shape.out[axis] + shape.stride[axis] - 1) / shape.stride[axis]);
+    if (cost) *cost = unit;
+    return kernel;
+  };
   if (algorithm == Algorithm::kAuto) {
-    const bool rounded = type == Dtype::kBF16 || precision == Precision::kFast;
-    const Exactness exactness = rounded ? Exactness::kFarBelow16 : Exactness::kAsDirect;
-    if (auto toom = worthwhile_toom(shape, bf16 ? kBf16Gain : 1, exactness)) return toom;
+    const Exactness exactness = precision == Precision::kFast ? Exactness::kFarBelow16
+                                : type != Dtype::kF32         ? Exactness::kFewDirect
+                                                              : Exactness::kAsDirect;
+    if (auto toom = worthwhile_toom(shape, bf16 ? kBf16Gain : 1, exactness, unit))
+      return kept(std::move(toom));
   }
-  return bf16 ? std::move(bf16) : make_direct_conv(shape);
+  unit = grouped_cost(shape, ConvGeometry(shape)) / (bf16 ? kBf16Gain : 1);
+  return kept(bf16 ? std::move(bf16) : make_direct_conv(shape));
 }
 
 Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes) {
   Box box;
   Extents unit = kernel.granule();
   for (int axis = 0; axis < 3; ++axis) {
-    unit[axis] = std::min(std::lcm(unit[axis], shape.window[axis]), shape.out[axis]);
+    unit[axis] = std::min(common_multiple(unit[axis], shape.window[axis]), shape.out[axis]);
     box.extent[axis] = unit[axis];
   }
   for (int axis = 2; axis >= 0; --axis) {

@@ -5,10 +5,12 @@
 // Everything has three spatial axes; a convolution of lower rank has extents of 1 in front. Per axis, output
 // o collects input i and tap k with o + padding = i*stride + k*dilation. Outputs of one residue o mod stride
 // (a *phase* when taken over all axes) read the same taps, so that each phase is a small dense correlation.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -18,13 +20,22 @@ namespace upweave::cpu {
 
 using Extents = std::array<int64_t, 3>;  // depth, height, width
 
+// The least common multiple, or kBeyond where that is beyond every extent: nothing is cut there.
+constexpr int64_t kBeyond = int64_t{1} << 42;
+inline int64_t common_multiple(int64_t a, int64_t b) {
+  int64_t multiple;
+  const bool overflows = __builtin_mul_overflow(a / std::gcd(a, b), b, &multiple);
+  return overflows ? kBeyond : std::min(multiple, kBeyond);
+}
+
 struct ConvShape {
   int64_t c_in = 1, c_out = 1, groups = 1;
   Extents kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1}, padding = {0, 0, 0};
-  Extents in = {1, 1, 1};  // of the whole tensor: taps that reach outside of it are left out
-  // For the choice of an algorithm only: the whole output, what every box keeps together (a pool), and of
-  // how many blocks of output channels this is one.
-  Extents out = {1, 1, 1}, window = {1, 1, 1};
+  Extents in = {1, 1, 1};   // of the whole tensor: taps that reach outside of it are left out
+  Extents out = {1, 1, 1};  // of the whole tensor: no box reaches outside of it
+  // For the choice of an algorithm only: what every box keeps together (a pool), and of how many blocks of
+  // output channels this is one.
+  Extents window = {1, 1, 1};
   int64_t blocks = 1;
 };
 
@@ -82,10 +93,12 @@ class ConvKernel {
   virtual std::string describe() const = 0;        // one line for `explain`
 };
 
-// The best kernel that the machine has for tiles of `type`: kF32 (also for float16, converted by the caller
-// when it lays out the tile) or kBF16 (input_type() of the result says which tile it wants).
+// The best kernel that the machine has for values of `type`: float32; float16, which the caller converts when
+// it lays out the tile; or bfloat16, where input_type() of the result says which tile it wants. `cost`
+// receives what all outputs of a sample should take, in multiply-adds of 16 floats.
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm,
-                                             Precision precision = Precision::kStrict);
+                                             Precision precision = Precision::kStrict,
+                                             double* cost = nullptr);
 
 // Extents of the output boxes that suit a kernel: whole granules and windows, grown along width, then height,
 // then depth, as long as a box's outputs take no more than `bytes`.
@@ -96,8 +109,10 @@ Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t byt
 std::unique_ptr<ConvKernel> make_direct_conv(const ConvShape& shape);
 std::unique_ptr<ConvKernel> make_bf16_conv(const ConvShape& shape);
 // `tile` are the outputs m of each axis' F(m, r), counted in one phase. Phases marked in `direct_phases` (by
-// residues, width fastest), and those that have no transform, are computed directly.
+// residues, width fastest), and those that have no transform, are computed directly; in strict, so are
+// outputs that a transform would give their neighbours' rounding.
 std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
-                                           const std::vector<bool>& direct_phases = {});
+                                           const std::vector<bool>& direct_phases = {},
+                                           Precision precision = Precision::kStrict);
 
 }  // namespace upweave::cpu

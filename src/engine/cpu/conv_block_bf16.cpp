@@ -3,7 +3,8 @@
 // operation that is sure to become it, so this one block speaks to the compiler directly.
 #include "engine/cpu/conv_block.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+// It is GCC's: clang's vectors of bfloat16 are no others' bits.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
 
 #define UPWEAVE_BF16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx512bf16")))

@@ -19,11 +19,12 @@ DirectConv::DirectConv(const ConvShape& shape, const BlockOps& ops, int64_t pair
       channels_(shape.c_in / shape.groups),
       depth_((channels_ + pair - 1) / pair),
       columns_(shape.c_out / shape.groups) {
+  const int64_t panel = ops_.lanes * ops_.panel_vectors;
+  const int64_t padded = columns_ / panel * panel + round_up(columns_ % panel, ops_.lanes);
+  const int64_t tap_floats = shape.groups * depth_ * padded;
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     phase_offset_.push_back(packed_floats_);
-    for_panels([&](int64_t, int64_t, int64_t columns) {
-      packed_floats_ += taps(i) * depth_ * round_up(columns, ops_.lanes);
-    });
+    packed_floats_ += taps(i) * tap_floats;
     max_taps_ = std::max(max_taps_, taps(i));
   }
 }

@@ -18,17 +18,12 @@ ConvGeometry::ConvGeometry(const ConvShape& shape) : stride(shape.stride) {
                     shape.padding[axis], axis);
     }
     residues[axis].resize(s);
-    bool any = false;
-    for (int64_t e = 0; e < s; ++e) {
-      for (int64_t k = 0; k < k_end; ++k) {
-        const int64_t distance = e + shape.padding[axis] - k * dilation;
-        if (distance % s != 0) continue;
-        const int64_t shift = distance / s;
-        residues[axis][e].taps.push_back({k, shift});
-        first_shift[axis] = any ? std::min(first_shift[axis], shift) : shift;
-        last_shift[axis] = any ? std::max(last_shift[axis], shift) : shift;
-        any = true;
-      }
+    for (int64_t k = 0; k < k_end; ++k) {
+      const int64_t at = k * dilation - shape.padding[axis];  // the residue that k reaches is at mod s
+      const int64_t e = (at % s + s) % s, shift = (e - at) / s;
+      residues[axis][e].taps.push_back({k, shift});
+      first_shift[axis] = k > 0 ? std::min(first_shift[axis], shift) : shift;
+      last_shift[axis] = k > 0 ? std::max(last_shift[axis], shift) : shift;
     }
   }
 }

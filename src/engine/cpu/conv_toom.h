@@ -89,6 +89,11 @@ struct PlanePass {
   int64_t count;
 };
 
+// Rows of a grid of positions; both steps count positions.
+struct Grid {
+  int64_t planes, rows, columns, plane_step, row_step;
+};
+
 struct ToomOps {
   void (*copy)(const AxisPass&, int n);                             // rows as they are
   void (*input[kMaxPoints + 1])(const AxisPass&);                   // by n: rows n -> n by B^T
@@ -99,11 +104,19 @@ struct ToomOps {
   // float32.
   void (*weights)(const double* x, int64_t step, const double* g, int r, double* y, int64_t count);
   void (*round_weights)(const double* x, int64_t step, const double* g, int r, float* y, int64_t count);
-  // Of each of `windows` windows of n[0] x n[1] x n[2] rows of `count` floats, a multiple of 16, that begin
-  // window_step floats apart (64 windows at most): the largest |x|, or infinity if one is not a number. It
-  // reads in the order of memory, since it is the first to read the input.
-  void (*magnitudes)(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count, int windows,
-                     int64_t window_step, float* result);
+  // Of `positions` positions `step` floats apart, over their `count` channels, a multiple of 16: the sum of
+  // magnitudes and the sum of squares. Neither has a sign, even where it is not a number. Four are written
+  // at a time.
+  void (*measure)(const float* x, int64_t count, int64_t step, int64_t positions, float* sums,
+                  float* squares);
+  // Column by column over `planes` x `rows` rows of `columns` of them: the least sum and the most squares,
+  // by their bit patterns, which order as magnitudes do, NaN above infinity. Whole vectors are read and
+  // written.
+  void (*extremes)(const float* sums, const float* squares, const Grid& grid, float* least, float* most);
+  // y[i] = x[i] + x[i + step] + ... + x[i + (r - 1)*step] for i < n, or the least of them by their bit
+  // patterns; y may be x. Whole vectors are read and written.
+  void (*add_boxes)(const float* x, float* y, int64_t n, int64_t step, int64_t r);
+  void (*least_boxes)(const float* x, float* y, int64_t n, int64_t step, int64_t r);
 };
 
 const ToomOps& toom_ops();            // of the best instruction set here

@@ -37,7 +37,7 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
         g.wide = std::min(max_wide, end[2] - g.w0);
         g.rows = g.high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
         g.columns = g.wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
-        g.unfit = unfit_tiles(call, g);
+        look_at(call, g);
         compute_group(call, g);
       }
     }
@@ -45,6 +45,7 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
 }
 
 void ToomConv::compute_group(const Call& call, const Group& group) const {
+  Extents measured = {0, 0, 0};
   for (int64_t ed = 0; ed < shape_.stride[0]; ++ed) {
     std::optional<View> deep;
     for (int64_t eh = 0; eh < shape_.stride[1]; ++eh) {
@@ -53,12 +54,30 @@ void ToomConv::compute_group(const Call& call, const Group& group) const {
         const int64_t phase = (ed * shape_.stride[1] + eh) * shape_.stride[2] + ew;
         AxisRun run[3];
         if (direct_phase_[phase] || !phase_runs(geometry_, call.output.box, phase, run)) continue;
-        const ToomResidue r[3] = {residue(0, ed), residue(1, eh), residue(2, ew)};
-        if (!deep) deep = transform_depth(call, group, r[0]);
-        if (!view) view = transform_height(call, group, r[0], r[1], *deep);
-        multiply(call, group, r, *view, phase);
-        store(call, group, r, run);
-        if (group.unfit != 0) repair(call, group, run, phase);
+        Patch all[kMaxGroup], direct[kMaxGroup];
+        bool transforms = false;
+        unfit_outputs(call, group, phase, measured, direct);
+        for (int64_t t = 0; t < group.tiles(); ++t) {
+          const bool zero = group.survey[t].state == State::kZero;
+          if (!zero && direct[t].empty()) {
+            transforms = true;
+            continue;
+          }
+          all[t] = wanted(run, group.tile(t));
+          direct[t] = common(all[t], direct[t]);
+          transforms = transforms || (!zero && direct[t] != all[t]);
+        }
+        if (transforms) {
+          const ToomResidue r[3] = {residue(0, ed), residue(1, eh), residue(2, ew)};
+          if (!deep) deep = transform_depth(call, group, r[0]);
+          if (!view) view = transform_height(call, group, r[0], r[1], *deep);
+          multiply(call, group, r, *view, phase);
+          store(call, group, r, run);
+        }
+        for (int64_t t = 0; t < group.tiles(); ++t) {
+          if (!transforms && group.survey[t].state == State::kZero) clear(call, run, group.tile(t), all[t]);
+          if (!direct[t].empty()) sum_directly(call, run, group.tile(t), direct[t], phase);
+        }
       }
     }
   }
@@ -184,14 +203,6 @@ void ToomConv::products(const float* u, int64_t rows, const float* weights, int6
   }
 }
 
-// The part of a tile's m outputs that the box asks for: [first, end).
-struct Part {
-  int64_t first, end;
-  Part(const AxisRun& run, int64_t tile, int64_t m)
-      : first(std::max<int64_t>(0, run.j - tile * m)), end(std::min(m, run.j + run.count - tile * m)) {}
-  bool whole(int64_t m) const { return first == 0 && end == m; }
-};
-
 // Inverts along height, straight into the output where a tile is wholly wanted.
 void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r)[3],
                      const AxisRun (&run)[3]) const {
@@ -206,80 +217,38 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
       ops_.output[fh.m][fh.points()](pass);
     }
   };
-  const Part deep(run[0], group.d, tile_[0]);
-  for (int64_t y = 0; y < group.high; ++y) {
-    const Part high(run[1], group.h0 + y, tile_[1]);
-    for (int64_t x = 0; x < group.wide; ++x) {
-      const Part wide(run[2], group.w0 + x, tile_[2]);
-      for (int64_t id = deep.first; id < deep.end; ++id) {
-        const float* from = call.buffer.m2 + id * ms + (y * group.wide + x) * out;
-        auto position = [&](int64_t ih, int64_t iw) {
-          const int64_t i[3] = {group.d * tile_[0] + id, (group.h0 + y) * tile_[1] + ih,
-                                (group.w0 + x) * tile_[2] + iw};
-          float* p = call.output.data;
-          for (int axis = 0; axis < 3; ++axis) {
-            p += (run[axis].first + (i[axis] - run[axis].j) * run[axis].every) * step[axis];
-          }
-          return p;
-        };
-        if (high.whole(tile_[1]) && wide.whole(tile_[2])) {
-          invert(from, position(0, 0), run[1].every * step[1], run[2].every * step[2]);
-          continue;
-        }
-        invert(from, call.buffer.edge, tile_[2] * out, out);
-        for (int64_t ih = high.first; ih < high.end; ++ih) {
-          for (int64_t iw = wide.first; iw < wide.end; ++iw) {
-            std::memcpy(position(ih, iw), call.buffer.edge + (ih * tile_[2] + iw) * out, out * sizeof(float));
-          }
+  for (int64_t t = 0; t < group.tiles(); ++t) {
+    const Extents tile = group.tile(t);
+    const Patch part = wanted(run, tile);
+    const bool whole =
+        part.first[1] == 0 && part.end[1] == tile_[1] && part.first[2] == 0 && part.end[2] == tile_[2];
+    for (int64_t id = part.first[0]; id < part.end[0]; ++id) {
+      const float* from = call.buffer.m2 + id * ms + t * out;
+      if (whole) {
+        invert(from, place(call, run, tile, {id, 0, 0}), run[1].every * step[1], run[2].every * step[2]);
+        continue;
+      }
+      invert(from, call.buffer.edge, tile_[2] * out, out);
+      for (int64_t ih = part.first[1]; ih < part.end[1]; ++ih) {
+        for (int64_t iw = part.first[2]; iw < part.end[2]; ++iw) {
+          std::memcpy(place(call, run, tile, {id, ih, iw}), call.buffer.edge + (ih * tile_[2] + iw) * out,
+                      out * sizeof(float));
         }
       }
     }
   }
 }
 
-// The tiles of which not all inputs, of any phase, are fit for transforms; one bit each.
-uint64_t ToomConv::unfit_tiles(const Call& call, const Group& group) const {
-  const Box& box = call.input.box;
-  const int64_t ld = call.input.ld;
-  const int64_t step[3] = {box.extent[1] * box.extent[2] * ld, box.extent[2] * ld, ld};
-  const int64_t tile[3] = {group.d, group.h0, group.w0};
-  const float* window = static_cast<const float*>(call.input.data);
-  int n[3];
+// Where output i of a tile lies, of the phase that `run` describes.
+float* ToomConv::place(const Call& call, const AxisRun (&run)[3], const Extents& tile,
+                       const Extents& i) const {
+  const Extents step = output_steps(call.output);
+  float* p = call.output.data;
   for (int axis = 0; axis < 3; ++axis) {
-    window += (tile[axis] * tile_[axis] + geometry_.first_shift[axis] - box.lo[axis]) * step[axis];
-    n[axis] = static_cast<int>(tile_[axis] + geometry_.last_shift[axis] - geometry_.first_shift[axis]);
+    const int64_t j = tile[axis] * tile_[axis] + i[axis];
+    p += (run[axis].first + (j - run[axis].j) * run[axis].every) * step[axis];
   }
-  uint64_t unfit = 0;
-  for (int64_t y = 0; y < group.high; ++y) {
-    float magnitude[kMaxGroup];
-    ops_.magnitudes(window + y * tile_[1] * step[1], n, step, channels_in(), static_cast<int>(group.wide),
-                    tile_[2] * ld, magnitude);
-    for (int64_t x = 0; x < group.wide; ++x) {
-      if (!fits(magnitude[x])) unfit |= uint64_t{1} << (y * group.wide + x);
-    }
-  }
-  return unfit;
-}
-
-// Computes the outputs of unfit tiles again, directly. Nothing of them has reached their neighbours, since a
-// tile shares no sum with another.
-void ToomConv::repair(const Call& call, const Group& group, const AxisRun (&run)[3], int64_t phase) const {
-  for (int64_t t = 0; t < group.tiles(); ++t) {
-    if (!(group.unfit >> t & 1)) continue;
-    const int64_t tile[3] = {group.d, group.h0 + t / group.wide, group.w0 + t % group.wide};
-    AxisRun part[3];
-    bool any = true;
-    for (int axis = 0; axis < 3; ++axis) {
-      const Part wanted(run[axis], tile[axis], tile_[axis]);
-      const int64_t skip = tile[axis] * tile_[axis] + wanted.first - run[axis].j;
-      part[axis] = {run[axis].first + skip * run[axis].every, run[axis].every, wanted.end - wanted.first,
-                    run[axis].j + skip};
-      any = any && part[axis].count > 0;
-    }
-    if (!any) continue;
-    direct_.compute_phase(call.packed + direct_at_, phase, call.input, part, call.output.data,
-                          output_steps(call.output), call.buffer.direct);
-  }
+  return p;
 }
 
 }  // namespace upweave::cpu

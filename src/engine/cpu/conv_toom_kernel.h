@@ -12,25 +12,26 @@
 //   U[pw][pd][tile][ci]        M0[pw][pd][tile][co]                       one ph: along W, then the products
 //   M1[pw][id][tile][co]       M2[ph][iw][id][tile][co]                   inverse along D, then W; along H to
 //   the output
+#include <algorithm>
 #include <vector>
 
 #include "engine/cpu/conv_block.h"
 #include "engine/cpu/conv_direct.h"
-#include "engine/cpu/conv_toom.h"
+#include "engine/cpu/conv_toom_fit.h"
 
 namespace upweave::cpu {
 
-// Rounding errors of a transform are relative to the largest value in it. Tiles whose largest input lies
-// outside of these bounds (or is not a number) and weights of a channel that do are left to direct sums:
-// inside them no intermediate value overflows, and none that matters is subnormal.
-constexpr float kSmallest = 0x1p-60f, kLargest = 0x1p40f;
+// Tiles with a position whose channels' root of the sum of squares lies outside of these bounds (or is not a
+// number), and weights of a channel that do, are left to direct sums: inside them no intermediate value
+// overflows, and none that matters is subnormal.
+constexpr double kSmallest = 0x1p-60, kLargest = 0x1p40;
 inline bool fits(double magnitude) {
   return magnitude == 0 || (magnitude >= kSmallest && magnitude <= kLargest);
 }
 
 // A group's buffers should leave room for weights and outputs in a second-level cache of 1 MiB.
 constexpr int64_t kGroupBytes = 640 << 10;
-constexpr int64_t kMaxGroup = 32;  // at most 64: a bit for each tile
+constexpr int64_t kMaxGroup = 32;
 
 // Transformed weights outgrow the second-level cache; hardware does not follow them from page to page.
 constexpr int64_t kWeightsAhead = 4096;
@@ -46,7 +47,8 @@ struct ToomResidue {
 
 class ToomConv final : public ConvKernel {
  public:
-  ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases);
+  ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases,
+           Precision precision);
 
   int64_t channels_in() const override { return round_up(shape_.c_in, 16); }
   int64_t channels_out() const override { return round_up(shape_.c_out, 16); }
@@ -65,15 +67,39 @@ class ToomConv final : public ConvKernel {
  private:
   struct Buffers {
     float *t1, *t2, *u, *m0, *m1, *m2, *edge;
+    float *sums, *squares, *least, *most;             // of positions, and of columns of them
+    float *field_sums, *field_squares, *field_least;  // of the positions that an output reads
     void* direct;
   };
+  // What is known of a tile's inputs: all zero; fit for every phase's transform; to be looked at phase by
+  // phase and output by output; fit for direct sums alone.
+  enum class State : uint8_t { kZero, kFit, kDoubtful, kUnfit };
+  struct Survey {
+    State state;
+    float least, root;  // least sum over channels of a position of the tensor; root of the most squares
+  };
+  // The outputs [first, end) of a tile on each axis.
+  struct Patch {
+    int64_t first[3] = {0, 0, 0}, end[3] = {0, 0, 0};
+    bool empty() const { return first[0] >= end[0] || first[1] >= end[1] || first[2] >= end[2]; }
+    bool operator==(const Patch&) const = default;
+  };
+  static Patch common(const Patch& a, const Patch& b) {
+    Patch both;
+    for (int axis = 0; axis < 3; ++axis) {
+      both.first[axis] = std::max(a.first[axis], b.first[axis]);
+      both.end[axis] = std::min(a.end[axis], b.end[axis]);
+    }
+    return both.empty() ? Patch{} : both;
+  }
   // A group of tiles, and where its inputs are.
   struct Group {
     int64_t d, h0, w0;      // tile indices
     int64_t high, wide;     // tiles
     int64_t rows, columns;  // inputs along height and width that any phase needs
-    uint64_t unfit;         // bit t: tile t is left to direct sums
+    Survey survey[kMaxGroup];
     int64_t tiles() const { return high * wide; }
+    Extents tile(int64_t t) const { return {d, h0 + t / wide, w0 + t % wide}; }
   };
   // Transformed input, wherever it lies: floats between depth points, height points, tile rows and columns.
   struct View {
@@ -93,6 +119,7 @@ class ToomConv final : public ConvKernel {
   int64_t m1_step() const { return kBlockRows * channels_out() + kSkew; }
   int64_t m2_step(int64_t tiles) const { return tiles * channels_out() + kSkew; }
   Buffers carve(float* scratch, size_t* bytes) const;
+  bool pack_limits(const double* kernel, float* base) const;
   void pack_phase(const double* taps, const std::array<const double*, 3>& g, int64_t phase, int64_t ci,
                   double* a, double* b, float* weights) const;
 
@@ -105,8 +132,31 @@ class ToomConv final : public ConvKernel {
   void products(const float* u, int64_t rows, const float* weights, int64_t points, float* m,
                 int64_t m_step) const;
   void store(const Call& call, const Group& group, const ToomResidue (&r)[3], const AxisRun (&run)[3]) const;
-  uint64_t unfit_tiles(const Call& call, const Group& group) const;
-  void repair(const Call& call, const Group& group, const AxisRun (&run)[3], int64_t phase) const;
+  float* place(const Call& call, const AxisRun (&run)[3], const Extents& tile, const Extents& i) const;
+  ToomLimits limits(const Call& call, int64_t phase) const;
+  void look_at(const Call& call, Group& group) const;
+  // The outputs of a tile that the box asks for.
+  Patch wanted(const AxisRun (&run)[3], const Extents& tile) const {
+    Patch patch;
+    for (int axis = 0; axis < 3; ++axis) {
+      const int64_t at = tile[axis] * tile_[axis];
+      patch.first[axis] = std::max<int64_t>(0, run[axis].j - at);
+      patch.end[axis] = std::min(tile_[axis], run[axis].j + run[axis].count - at);
+    }
+    return patch.empty() ? Patch{} : patch;
+  }
+  int64_t outputs(int axis, int64_t e, int64_t tile) const;
+  int64_t real_taps(int axis, int64_t e, int64_t j) const;
+  bool even_enough(const Group& group, int64_t t, int64_t phase, const ToomLimits& limit) const;
+  void ignore_outside(const Group& group, const float* sums, float* to) const;
+  void measure_fields(const Call& call, const Group& group, int64_t phase, Extents& measured) const;
+  Patch uneven_outputs(const Call& call, const Group& group, int64_t t, int64_t phase,
+                       const ToomLimits& limit) const;
+  void unfit_outputs(const Call& call, const Group& group, int64_t phase, Extents& measured,
+                     Patch* patches) const;
+  void clear(const Call& call, const AxisRun (&run)[3], const Extents& tile, const Patch& patch) const;
+  void sum_directly(const Call& call, const AxisRun (&run)[3], const Extents& tile, const Patch& patch,
+                    int64_t phase) const;
 
   ConvShape shape_;
   Extents tile_;
@@ -117,9 +167,12 @@ class ToomConv final : public ConvKernel {
   std::array<std::vector<ToomResidue>, 3> residues_;
   Extents max_points_ = {1, 1, 1};
   int64_t max_group_ = 1;
-  // Packed: a flag (are the weights fit for transforms?), the direct kernel's form, then for each phase, each
-  // ph, each panel of output channels and its points pw, pd: c_in x width.
-  int64_t direct_at_ = 16, packed_floats_ = 0;
+  // Packed: a flag (are the weights fit for transforms?), what least^2 over most squares must be for a tile
+  // that is fit for all phases, each phase's limits; the direct kernel's form; then for each phase, each ph,
+  // each panel of output channels and its points pw, pd: c_in x width.
+  static constexpr int64_t kLimitsAt = 2, kLimitFloats = 9;
+  int64_t direct_at_ = 0, packed_floats_ = 0;
+  bool strict_;
   std::vector<int64_t> phase_at_;
   std::vector<bool> direct_phase_;
 };

@@ -1,6 +1,6 @@
 // The transforms of Toom-Cook, one axis at a time, on vectors of channels. Points come in pairs +-p: the even
 // and the odd half of a row's terms are summed once for both.
-#include <cmath>
+#include <algorithm>
 
 #include "engine/cpu/conv_toom.h"
 #include "engine/cpu/simd_targets.h"
@@ -192,34 +192,81 @@ HWY_ATTR void Copy(const AxisPass& p, int n) {
   }
 }
 
-// Magnitudes order as their bit patterns do, NaN above infinity.
-HWY_ATTR void Magnitudes(const float* x, const int (&n)[3], const int64_t (&step)[3], int64_t count,
-                         int windows, int64_t window_step, float* result) {
+// The sums of four vectors' lanes, each in the same order.
+#if HWY_TARGET != HWY_SCALAR
+template <class DV>
+HWY_INLINE hn::Vec<hn::Full128<float>> AddBlocks(DV d, hn::Vec<DV> v) {
+  if constexpr (hn::MaxLanes(DV()) == 4) {
+    return v;
+  } else {
+    const hn::Half<DV> half;
+    return AddBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+HWY_INLINE void SumFour(const V* v, float* sums) {
   const D d;
-  const I di;
+  const V even = hn::Add(hn::InterleaveLower(d, v[0], v[2]), hn::InterleaveUpper(d, v[0], v[2]));
+  const V odd = hn::Add(hn::InterleaveLower(d, v[1], v[3]), hn::InterleaveUpper(d, v[1], v[3]));
+  const V blocks = hn::Add(hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd));
+  hn::StoreU(hn::Abs(AddBlocks(d, blocks)), hn::Full128<float>(), sums);
+}
+#else
+HWY_INLINE void SumFour(const V* v, float* sums) {
+  for (int k = 0; k < 4; ++k) hn::StoreU(hn::Abs(v[k]), D(), sums + k);
+}
+#endif
+
+HWY_ATTR void Measure(const float* x, int64_t count, int64_t step, int64_t positions, float* sums,
+                      float* squares) {
+  const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const bool joined = step[2] == count;  // rows along the last axis follow one another
-  const int rows = joined ? 1 : n[2];
-  const int64_t row_floats = joined ? n[2] * count : count;
-  HWY_ALIGN int32_t most[64 * HWY_MAX_BYTES / 4];
-  for (int w = 0; w < windows; ++w) hn::Store(hn::Zero(di), di, most + w * lanes);
-  for (int a = 0; a < n[0]; ++a) {
-    for (int b = 0; b < n[1]; ++b) {
-      for (int w = 0; w < windows; ++w) {
-        auto m = hn::Load(di, most + w * lanes);
-        for (int c = 0; c < rows; ++c) {
-          const float* row = x + w * window_step + a * step[0] + b * step[1] + c * step[2];
-          for (int64_t i = 0; i < row_floats; i += lanes) {
-            m = hn::Max(m, hn::BitCast(di, hn::Abs(hn::LoadU(d, row + i))));
-          }
-        }
-        hn::Store(m, di, most + w * lanes);
+  for (int64_t p = 0; p < positions; p += 4) {
+    const float* from[4];
+    V sum[4], square[4];
+    for (int k = 0; k < 4; ++k) {
+      from[k] = x + std::min(p + k, positions - 1) * step;
+      sum[k] = square[k] = hn::Zero(d);
+    }
+    for (int64_t i = 0; i < count; i += lanes) {
+      for (int k = 0; k < 4; ++k) {
+        const V v = hn::LoadU(d, from[k] + i);
+        sum[k] = hn::Add(sum[k], hn::Abs(v));
+        square[k] = hn::MulAdd(v, v, square[k]);
       }
     }
+    SumFour(sum, sums + p);
+    SumFour(square, squares + p);
   }
-  for (int w = 0; w < windows; ++w) {
-    const float bits = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, hn::Load(di, most + w * lanes))));
-    result[w] = bits == bits ? bits : HUGE_VALF;
+}
+
+HWY_ATTR void Extremes(const float* sums, const float* squares, const Grid& grid, float* least, float* most) {
+  const D d;
+  const I di;
+  for (int64_t x = 0; x < grid.columns; x += static_cast<int64_t>(hn::Lanes(d))) {
+    auto low = hn::Set(di, 0x7fffffff), high = hn::Zero(di);
+    for (int64_t a = 0; a < grid.planes; ++a) {
+      for (int64_t b = 0; b < grid.rows; ++b) {
+        const int64_t at = a * grid.plane_step + b * grid.row_step + x;
+        low = hn::Min(low, hn::BitCast(di, hn::LoadU(d, sums + at)));
+        high = hn::Max(high, hn::BitCast(di, hn::LoadU(d, squares + at)));
+      }
+    }
+    hn::StoreU(hn::BitCast(d, low), d, least + x);
+    hn::StoreU(hn::BitCast(d, high), d, most + x);
+  }
+}
+
+template <bool Least>
+HWY_ATTR void Boxes(const float* x, float* y, int64_t n, int64_t step, int64_t r) {
+  const D d;
+  const I di;
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) {
+    V box = hn::LoadU(d, x + i);
+    for (int64_t k = 1; k < r; ++k) {
+      const V next = hn::LoadU(d, x + i + k * step);
+      box = Least ? hn::BitCast(d, hn::Min(hn::BitCast(di, box), hn::BitCast(di, next))) : hn::Add(box, next);
+    }
+    hn::StoreU(box, d, y + i);
   }
 }
 
@@ -277,7 +324,10 @@ HWY_ATTR const ToomOps& GetToomOps() {
     AddPlanes<3, 4>(t);
     AddPlanes<3, 5>(t);
     AddPlanes<4, 5>(t);
-    t.magnitudes = Magnitudes;
+    t.measure = Measure;
+    t.extremes = Extremes;
+    t.add_boxes = Boxes<false>;
+    t.least_boxes = Boxes<true>;
     t.weights = Weights;
     t.round_weights = RoundWeights;
     return t;

@@ -16,7 +16,8 @@ bool fit_weights(const double* kernel, int64_t c_in, int64_t c_out, int64_t volu
     for (int64_t ci = 0; ci < c_in; ++ci) {
       const double* w = kernel + (ci * c_out + co) * volume;
       for (int64_t k = 0; k < volume; ++k) {
-        if (!(std::abs(w[k]) <= most)) most = std::abs(w[k]);  // NaN stays
+        if (std::isnan(w[k])) return false;
+        most = std::max(most, std::abs(w[k]));
       }
     }
     if (!fits(most)) return false;
@@ -39,7 +40,7 @@ void ToomConv::pack(const double* kernel, void* packed, int threads) const {
   float* base = static_cast<float*>(packed);
   const int64_t volume = shape_.kernel[0] * shape_.kernel[1] * shape_.kernel[2];
   direct_.pack(kernel, base + direct_at_, threads);
-  const bool fit = fit_weights(kernel, shape_.c_in, shape_.c_out, volume);
+  const bool fit = fit_weights(kernel, shape_.c_in, shape_.c_out, volume) && pack_limits(kernel, base);
   base[0] = fit ? 1.0f : 0.0f;
   if (!fit) return;
 
@@ -70,6 +71,38 @@ void ToomConv::pack(const double* kernel, void* packed, int threads) const {
       }
     }
   }
+}
+
+// Every phase's limits, and the one of a tile whose positions are all of the tensor and of like size: then
+// the least sum over t is taps*least, and the most squares taps*most.
+bool ToomConv::pack_limits(const double* kernel, float* base) const {
+  double even = 0;
+  std::vector<int64_t> tap_at;
+  for (int64_t phase = 0; phase < geometry_.phases(); ++phase) {
+    if (direct_phase_[phase]) continue;
+    const auto e = geometry_.phase(phase);
+    const ToomAxis f[3] = {residue(0, e[0]).axis, residue(1, e[1]).axis, residue(2, e[2]).axis};
+    tap_at.clear();
+    auto k = [&](int axis, int t) { return geometry_.residues[axis][e[axis]].taps[f[axis].r - 1 - t].k; };
+    for (int d = 0; d < f[0].r; ++d) {
+      for (int h = 0; h < f[1].r; ++h) {
+        for (int w = 0; w < f[2].r; ++w)
+          tap_at.push_back((k(0, d) * shape_.kernel[1] + k(1, h)) * shape_.kernel[2] + k(2, w));
+      }
+    }
+    const int64_t volume = shape_.kernel[0] * shape_.kernel[1] * shape_.kernel[2];
+    const PhaseWeights weights = {kernel,        shape_.c_in,           shape_.c_out,
+                                  tap_at.data(), shape_.c_out * volume, volume};
+    ToomLimits limits;
+    if (strict_ && !toom_limits(f, weights, &limits)) return false;
+    float* at = base + kLimitsAt + kLimitFloats * phase;
+    std::copy(limits.cut.begin(), limits.cut.end(), at);
+    at[8] = limits.spread;
+    even = std::max({even, double{limits.cut[0]} * limits.cut[0],
+                     double{limits.spread} / static_cast<double>(tap_at.size())});
+  }
+  base[1] = static_cast<float>(even);
+  return true;
 }
 
 // One phase of one input channel; `taps` are [k][co], a and b room for all points.

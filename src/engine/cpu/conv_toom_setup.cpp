@@ -14,27 +14,28 @@ bool toom_serves(const ToomAxis& f) {
   return f.r > 0 && f.m > 0 && f.points() <= kMaxPoints && (f.r == 1 || toom_ops().output[f.m][f.points()]);
 }
 
-ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases)
+ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases,
+                   Precision precision)
     : shape_(shape),
       tile_(tile),
       geometry_(shape),
       direct_(shape, cpu::block_ops(), 1),
       block_(cpu::block_ops()),
-      ops_(toom_ops()) {
+      ops_(toom_ops()),
+      strict_(precision == Precision::kStrict) {
   if (shape.groups != 1) throw fail(Status::kUnsupported, "no transform for {} groups", shape.groups);
   std::array<std::vector<bool>, 3> served;
   for (int axis = 0; axis < 3; ++axis) {
     for (const Residue& residue : geometry_.residues[axis]) {
       const ToomAxis f = {static_cast<int>(tile[axis]), static_cast<int>(residue.taps.size())};
-      bool ok = toom_serves(f);
-      for (size_t i = 1; i < residue.taps.size(); ++i) {
-        ok = ok && residue.taps[i - 1].shift - residue.taps[i].shift == 1;  // neighbouring inputs only
-      }
+      const std::vector<Tap>& taps = residue.taps;  // equally far apart: neighbouring inputs only
+      const bool ok = toom_serves(f) && (taps.size() < 2 || taps[0].shift - taps[1].shift == 1);
       served[axis].push_back(ok);
       residues_[axis].push_back({f, ok ? residue.taps.back().shift - geometry_.first_shift[axis] : 0});
       if (ok) max_points_[axis] = std::max<int64_t>(max_points_[axis], f.points());
     }
   }
+  direct_at_ = round_up(kLimitsAt + kLimitFloats * geometry_.phases(), 16);
   packed_floats_ = direct_at_ + round_up(static_cast<int64_t>(direct_.packed_bytes() / sizeof(float)), 16);
   bool any = false;
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
@@ -66,13 +67,14 @@ int64_t ToomConv::points(int64_t phase) const {
 // Lays the buffers of the largest group one after the other; `bytes` receives their sum.
 ToomConv::Buffers ToomConv::carve(float* scratch, size_t* bytes) const {
   // A group may be as wide as it has tiles, or as high.
-  int64_t positions = 0, line = 0;
+  int64_t positions = 0, line = 0, widest = 0;
   for (int64_t high = 1; high <= max_group_; ++high) {
     const int64_t wide = max_group_ / high;
     const int64_t columns = wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
     const int64_t rows = high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
     positions = std::max(positions, rows * columns);
     line = std::max(line, high * columns);
+    widest = std::max(widest, columns);
   }
   const int64_t in = channels_in();
   int64_t at = 0;
@@ -89,6 +91,12 @@ ToomConv::Buffers ToomConv::carve(float* scratch, size_t* bytes) const {
   b.m1 = take(max_points_[2] * tile_[0] * m1_step());
   b.m2 = take(max_points_[1] * tile_[2] * tile_[0] * m2_step(max_group_));
   b.edge = take(tile_[1] * tile_[2] * channels_out());
+  // Vectors are read and written whole.
+  const int64_t planes = tile_[0] + geometry_.last_shift[0] - geometry_.first_shift[0];
+  for (float** p : {&b.sums, &b.squares, &b.field_sums, &b.field_squares, &b.field_least})
+    *p = take(planes * positions + 64);
+  b.least = take(widest + 64);
+  b.most = take(widest + 64);
   b.direct = take(static_cast<int64_t>(direct_.scratch_bytes() / sizeof(float)));
   *bytes = static_cast<size_t>(at) * sizeof(float);
   return b;
@@ -136,13 +144,14 @@ std::string ToomConv::describe() const {
   }
   const auto direct = std::count(direct_phase_.begin(), direct_phase_.end(), true);
   if (direct > 0) finite += fmt::format(", {} of {} phases direct", direct, direct_phase_.size());
+  finite += strict_ ? ", uneven tiles direct" : "";
   return fmt::format("Toom-Cook {}, {}, {}, {:.4g} products an output ({:.4g} direct)", axes, finite,
                      block_.name, products_per_output(), direct_.products_per_output());
 }
 
 std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
-                                           const std::vector<bool>& direct_phases) {
-  return std::make_unique<ToomConv>(shape, tile, direct_phases);
+                                           const std::vector<bool>& direct_phases, Precision precision) {
+  return std::make_unique<ToomConv>(shape, tile, direct_phases, precision);
 }
 
 }  // namespace upweave::cpu

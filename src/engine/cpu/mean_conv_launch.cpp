@@ -45,6 +45,13 @@ class MeanConvLaunch final : public Launch {
     return round_up(in_.n * in_.c * taps() * 8, 64) +
            threads * round_up(padded(in_.space[2]) * 4 + taps_[2] * 8, 64);
   }
+  Work work() const override {  // a float64 sum of every input, then every tap of every pair of channels
+    Work work;
+    work.tiles = in_.n * in_.c;
+    work.bytes = static_cast<double>(in_.count()) * 4;
+    work.scalars = static_cast<double>(in_.count() + in_.n * in_.c * per_out_ * taps()) / 4;
+    return work;
+  }
   std::string describe() const override {
     return fmt::format("mean of the convolution from {} sums of the input, without the convolution", taps());
   }

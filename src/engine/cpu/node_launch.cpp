@@ -75,6 +75,19 @@ class NodeLaunch final : public Launch {
   }
 
   int64_t scratch_bytes(int) const override { return 0; }
+  Work work() const override {
+    Work work;
+    double values = static_cast<double>(count(node_.shape));
+    for (size_t i = 0; i < in_.size(); ++i) {
+      if (!has(i)) continue;
+      values += static_cast<double>(count(shapes_[i]));
+      work.bytes += static_cast<double>(count(shapes_[i]) * in_[i].element_bytes());
+    }
+    work.bytes += static_cast<double>(out_.dims.count() * out_.element_bytes());
+    work.scalars = values;
+    work.tiles = count(node_.shape);
+    return work;
+  }
   std::string describe() const override { return fmt::format("{} on its own, in float64", node_.op->name); }
 
   void run(const Bases& bases, char*, int threads, bool) const override {
@@ -85,14 +98,15 @@ class NodeLaunch final : public Launch {
     if (is_pool(node_)) return pool(call);
     if (op == "softmax" || op == "softmax_stats" || op == "softmax_apply") return softmax(call);
     if (op.ends_with("_norm") || op == "moments" || op == "normalize") return norm(call);
+    if (op == "adjust_moments") return adjust(call);
     return reduce(call);
   }
 
   static bool serves(const Node& node) {
     const std::string_view op = node.op->name;
     return unary(node) || binary(op) || is_pool(node) || op.starts_with("softmax") || op.ends_with("_norm") ||
-           op == "moments" || op == "normalize" || op == "sum" || op == "mean" || op == "max" ||
-           op == "min" || op == "logsumexp";
+           op == "moments" || op == "adjust_moments" || op == "normalize" || op == "sum" || op == "mean" ||
+           op == "max" || op == "min" || op == "logsumexp";
   }
 
  private:
@@ -270,6 +284,16 @@ class NodeLaunch final : public Launch {
       for (int64_t i = 0; i < size; ++i) {
         store(call, start + i * step, std::exp(call.x[start + i * step] - top) / sum);
       }
+    }
+  }
+
+  void adjust(const Call& call) const {
+    const double scale = node_.attrs.real_or("scale", 1);
+    const int64_t sets = node_.shape[1], shifts = has(1) ? count(shapes_[1]) : 1;
+    for (int64_t s = 0; s < sets; ++s) {
+      const double shift = has(1) ? operand(call, 1)[s % shifts] : node_.attrs.real_or("shift", 0);
+      store(call, s, call.x[s] * scale + shift);
+      store(call, sets + s, call.x[sets + s] * scale * scale);
     }
   }
 

@@ -28,6 +28,11 @@ std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
     }
     node.shape = node.op->shape(graph, node);
   }
+  for (const Output& output :
+       graph.extra_outputs) {  // each sample's sets: means of all, then variances of all
+    if (is_statistics(graph[output.value]) && graph[output.value].shape != whole.graph[output.value].shape)
+      return std::nullopt;
+  }
   return part;
 }
 
@@ -39,6 +44,7 @@ void run_portions(const Portions& portions, const std::vector<std::unique_ptr<La
     // The last portion is filled up with samples of the one before it.
     const int64_t first = std::min(p * portions.samples, portions.all - portions.samples);
     Bases b = bases;
+    b.first = first;
     b.input += first * portions.input_bytes;
     b.output += first * portions.output_bytes;
     b.workspace += p % portions.rooms * portions.room_bytes;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/checked.h"
 #include "base/threads.h"
 #include "base/watch.h"
 #include "engine/cpu/portions.h"
@@ -19,9 +20,7 @@ namespace {
 class CpuProgram final : public Program {
  public:
   CpuProgram(std::shared_ptr<const FusedPlan> plan, const Options& options)
-      : plan_(std::move(plan)),
-        dtype_(options.dtype),
-        threads_(options.threads > 0 ? options.threads : omp_get_max_threads()) {
+      : plan_(std::move(plan)), dtype_(options.dtype), threads_(options.threads) {
     if (!take_slices(options)) {
       part_ = plan_->graph;
       take(make_schedule(*plan_, options));
@@ -30,10 +29,12 @@ class CpuProgram final : public Program {
   }
 
   size_t packed_bytes() const override {
-    return static_cast<size_t>(std::max<int64_t>(64, parts() * block_bytes()));
+    return static_cast<size_t>(
+        std::max<int64_t>(64, checked_mul(parts(), block_bytes(), "the packed parameters")));
   }
   size_t workspace_bytes() const override {
-    return static_cast<size_t>(kept_bytes() + rooms() * values_bytes() + scratch_);
+    const int64_t values = checked_mul(rooms(), values_bytes(), "the workspace");
+    return static_cast<size_t>(checked_add(kept_bytes() + scratch_, values, "the workspace"));
   }
 
   // Parameters go in as they are, or through the operations' own float64 maths where laws have transformed
@@ -45,28 +46,32 @@ class CpuProgram final : public Program {
       return parameters[static_cast<size_t>(std::ranges::find(names, graph[id].name) - names.begin())];
     };
     std::map<Id, Tensor> known;
-    auto evaluate = [&](auto& self, Id id) -> const Tensor* {
-      if (id == kNone) return nullptr;
-      if (const auto it = known.find(id); it != known.end()) return &it->second;
-      const Node& node = graph[id];
-      if (is_param(graph, id)) return &(known[id] = load_tensor(parameter(id), dtype_, node.shape));
-      std::vector<const Tensor*> in;
-      for (const Id operand : node.in) in.push_back(self(self, operand));
-      Tensor out{node.shape, std::vector<double>(static_cast<size_t>(count(node.shape))), {}};
-      node.op->evaluate(node, in, out);
-      return &(known[id] = std::move(out));
+    auto evaluate = [&](Id last) -> const Tensor& {
+      for (const Id id : with_operands(graph, last, [&](Id at) { return !known.contains(at); })) {
+        const Node& node = graph[id];
+        if (is_param(graph, id)) {
+          known[id] = load_tensor(parameter(id), dtype_, node.shape);
+          continue;
+        }
+        std::vector<const Tensor*> in;
+        for (const Id operand : node.in) in.push_back(operand == kNone ? nullptr : &known.at(operand));
+        Tensor out{node.shape, std::vector<double>(static_cast<size_t>(count(node.shape))), {}};
+        node.op->evaluate(node, in, out);
+        known[id] = std::move(out);
+      }
+      return known.at(last);
     };
     for (int64_t b = 0; b < parts(); ++b) {
       char* base = static_cast<char*>(packed) + b * block_bytes();
       for (const PackedValue& value : schedule_.values) {
         const void* from =
-            is_param(graph, value.node) ? parameter(value.node) : evaluate(evaluate, value.node)->data.data();
+            is_param(graph, value.node) ? parameter(value.node) : evaluate(value.node).data.data();
         copy_block(from, graph[value.node].shape, part_[value.node].shape, b, size_of(value.type),
                    base + value.offset);
       }
       for (const PackedKernel& kernel : schedule_.kernels) {
         const Shape& part = part_[kernel.weights].shape;
-        const double* weights = evaluate(evaluate, kernel.weights)->data.data();
+        const double* weights = evaluate(kernel.weights).data.data();
         std::vector<double> block;
         if (blocks_ > 1) {
           block.resize(static_cast<size_t>(count(part)));
@@ -78,12 +83,14 @@ class CpuProgram final : public Program {
     }
   }
 
-  void run(const void* packed, const void* input, void* output, void* workspace, void*) const override {
+  void run(const void* packed, const void* input, void* const* outputs, void* workspace,
+           void*) const override {
     const int64_t in = count(part_[0].shape) * size_of(dtype_),
                   out = count(part_[part_.output].shape) * size_of(dtype_);
     Bases bases;
     bases.input = static_cast<const char*>(input);
-    bases.output = static_cast<char*>(output);
+    bases.output = static_cast<char*>(outputs[0]);
+    bases.outputs = outputs;
     bases.kept = static_cast<char*>(workspace);
     bases.workspace = bases.kept + kept_bytes();
     if (portions_) {
@@ -104,6 +111,22 @@ class CpuProgram final : public Program {
     }
   }
 
+  // Slices and portions go through all launches; portions of a batch whose statistics push them out of their
+  // rooms are computed again up to the launch that makes those.
+  double predicted_seconds() const override {
+    double all = 0, before = 0;
+    bool counted = false;
+    for (const auto& launch : schedule_.launches) {
+      const double seconds = cpu::predicted_seconds(launch->work(), threads_);
+      all += seconds;
+      if (!counted) before += seconds;
+      counted = counted || launch->over_batch();
+    }
+    if (!portions_) return kCall + all * static_cast<double>(samples_ * parts());
+    const double again = counted ? static_cast<double>(portions_->count() - portions_->rooms) : 0;
+    return kCall + all * static_cast<double>(portions_->count()) + before * std::max(0.0, again);
+  }
+
   std::vector<std::string> describe() const override {
     std::vector<std::string> lines;
     if (sliced()) {
@@ -116,7 +139,15 @@ class CpuProgram final : public Program {
                                   portions_->samples, portions_->all,
                                   std::min(portions_->all, portions_->samples * portions_->rooms)));
     }
-    for (const auto& launch : schedule_.launches) lines.push_back(launch->describe());
+    for (const auto& launch : schedule_.launches) {
+      const Work work = launch->work();
+      lines.push_back(fmt::format(
+          "{}; predicted {:.3f} ms: {:.1f} M products of vectors, {:.1f} M other operations, {:.1f} MB",
+          launch->describe(), cpu::predicted_seconds(work, threads_) * 1e3, work.products * 1e-6,
+          work.steps * 1e-6, work.bytes * 1e-6));
+    }
+    lines.push_back(fmt::format("predicted: {:.3f} ms, at {:.1f} G products of vectors a second and thread",
+                                predicted_seconds() * 1e3, vectors_per_second() * 1e-9));
     lines.push_back(fmt::format("{} thread{}, {:.1f} MiB of scratch in all", threads_,
                                 threads_ == 1 ? "" : "s", static_cast<double>(scratch_) / (1 << 20)));
     return lines;
@@ -136,7 +167,7 @@ class CpuProgram final : public Program {
     for (const auto& launch : schedule_.launches) {
       const int64_t bytes = launch->scratch_bytes(threads_);
       // What a slice's convolution has laid out serves its sample's next block.
-      scratch_ = sliced() ? scratch_ + bytes : std::max(scratch_, bytes);
+      scratch_ = sliced() ? checked_add(scratch_, bytes, "the workspace") : std::max(scratch_, bytes);
     }
   }
 
@@ -145,7 +176,7 @@ class CpuProgram final : public Program {
   bool take_slices(const Options& options) {
     const Shape& out = plan_->graph[plan_->graph.output].shape;
     if (dtype_ == Dtype::kF32 || count(out) * 4 <= near_bytes()) return false;
-    for (int64_t blocks = 1; blocks <= out[1]; ++blocks) {
+    for (int64_t blocks = 1; blocks <= std::min(out[1], kMaxBlocks); ++blocks) {
       if (out[1] % blocks != 0 || (blocks > 1 && out[1] / blocks % kLane != 0)) continue;
       std::optional<Slices> slices = cut_slices(*plan_, blocks);
       if (!slices) return false;
@@ -188,7 +219,9 @@ class CpuProgram final : public Program {
     }
   }
 
-  static constexpr int64_t kPortion = 2;  // samples a thread
+  static constexpr int64_t kPortion = 2;      // samples a thread
+  static constexpr int64_t kMaxBlocks = 256;  // narrower ones have too little to do
+  static constexpr double kCall = 3e-6;       // seconds of a run around its launches
 
   std::shared_ptr<const FusedPlan> plan_;
   Dtype dtype_;
@@ -208,7 +241,9 @@ std::unique_ptr<Program> compile_cpu(std::shared_ptr<const FusedPlan> plan, cons
     throw fail(Status::kUnsupported, "the CPU engine has no float64; the reference engine does");
   }
   if (options.threads < 0) throw invalid("threads is {}; it must not be negative", options.threads);
-  return std::make_unique<cpu::CpuProgram>(std::move(plan), options);
+  Options known = options;
+  known.threads = std::min(options.threads > 0 ? options.threads : omp_get_max_threads(), kMaxThreads);
+  return std::make_unique<cpu::CpuProgram>(std::move(plan), known);
 }
 
 }  // namespace upweave

@@ -65,6 +65,15 @@ class Scheduler {
     return {Memory::Where::kOutput, 0, options_.dtype, dims_of(graph_[graph_.output].shape)};
   }
 
+  Memory extra_place(Id id) const {
+    const Dtype type = output_dtype(graph_, id, options_.dtype);
+    const auto at = std::ranges::find(graph_.extra_outputs, id, &Output::value);
+    Memory m{Memory::Where::kExtraOutput, at - graph_.extra_outputs.begin() + 1, type,
+             dims_of(graph_[id].shape)};
+    if (!is_statistics(graph_[id])) m.sample_bytes = m.dims.c * m.dims.voxels() * size_of(type);
+    return m;
+  }
+
   Memory workspace_place(Id id, Dtype type) {
     Memory m{Memory::Where::kWorkspace, result_.workspace_bytes, type, dims_of(graph_[id].shape)};
     m.tiled = blocks_ > 0 && m.dims.voxels() > 1;
@@ -78,7 +87,8 @@ class Scheduler {
   // Statistics are float64, so that a large mean keeps the digits that the spread needs.
   Memory place(Id id) {
     if (memory_[id].exists()) return memory_[id];
-    const bool stats = is(graph_[id], "moments") || is(graph_[id], "softmax_stats");
+    const bool stats = is_statistics(graph_[id]);
+    if (is_extra_output(graph_, id)) return memory_[id] = extra_place(id);
     if (stats && over_batch(id) && id != graph_.output) {
       memory_[id] = {Memory::Where::kKept, result_.kept_bytes, Dtype::kF64, dims_of(graph_[id].shape)};
       result_.kept_bytes += round_up(count(graph_[id].shape) * 8, 64);
@@ -105,9 +115,7 @@ class Scheduler {
   bool takes_upper_halves(Id id) const {
     const Pass& last = plan_.passes.back();
     if (options_.dtype == Dtype::kF32 || blocks_ > 0 || (halved_ != kNone && halved_ != id)) return false;
-    if (!last.slab || graph_[id].shape != graph_[graph_.output].shape ||
-        dims_of(graph_[id].shape).voxels() == 1)
-      return false;
+    if (!output_can_hold(plan_, id) || dims_of(graph_[id].shape).voxels() == 1) return false;
     return std::ranges::all_of(plan_.passes, [&](const Pass& pass) {
       return contains(pass.reads, id) ? pass.conv == kNone : &pass != &last;
     });
@@ -146,7 +154,7 @@ class Scheduler {
     }
     const int threads = options_.threads > 0 ? options_.threads : omp_get_max_threads();
     for (const Id id : plan_.passes[pass].writes) {
-      if (id == graph_.output || count(graph_[id].shape) * 4 <= kScratchBytes * threads) continue;
+      if (is_output(graph_, id) || count(graph_[id].shape) * 4 <= kScratchBytes * threads) continue;
       for (size_t p = pass + 1; p < nodes_.size(); ++p) {
         if (contains(plan_.passes[p].reads, id)) add_with_operands(id, nodes_[p], plan_.passes[pass]);
       }
@@ -155,19 +163,14 @@ class Scheduler {
 
   // Puts a node of `from`, behind the nodes of `from` that it needs, in front of `nodes`.
   void add_with_operands(Id id, std::vector<Id>& nodes, const Pass& from) {
-    std::vector<Id> chain;
-    auto visit = [&](auto& self, Id at) -> void {
-      if (at == kNone || contains(chain, at) || contains(nodes, at) || !contains(from.nodes, at)) return;
-      for (const Id in : graph_[at].in) self(self, in);
-      chain.push_back(at);
-    };
-    visit(visit, id);
+    const std::vector<Id> chain =
+        with_operands(graph_, id, [&](Id at) { return !contains(nodes, at) && contains(from.nodes, at); });
     nodes.insert(nodes.begin(), chain.begin(), chain.end());
   }
 
   // Whether somebody reads `id` who does not compute it: in what is left of this pass, or in a later one.
   bool read_later(Id id, size_t pass, const std::vector<Id>& rest) const {
-    if (id == graph_.output) return true;
+    if (is_output(graph_, id)) return true;
     for (const Id user : users_[id]) {
       if (user == kNone) continue;
       if (contains(rest, user)) return true;
@@ -191,13 +194,19 @@ class Scheduler {
       std::vector<Id> small;
       std::ranges::copy_if(rest, std::back_inserter(small),
                            [&](Id id) { return dims_of(graph_[id].shape).voxels() == 1; });
-      std::vector<Id> done = launch_conv(pass, rest);
-      if (done.empty()) done = launch_mean_conv(rest);
+      std::vector<Id> done = launch_alone(rest, [&](Id id) { return gives_statistics(id); });
+      if (done.empty()) done = launch_conv(pass, rest);
+      if (done.empty()) done = launch_alone(rest, [&](Id id) { return is(graph_[id], "mean_conv"); });
       if (done.empty()) done = launch_tiles(pass, small, rest);
       if (done.empty()) done = launch_tiles(pass, rest, rest);
       if (done.empty()) done = launch_node(rest);
       std::erase_if(rest, [&](Id id) { return contains(done, id); });
     }
+  }
+
+  // A copy of statistics for the caller, or what is made of them: sets, not channels of samples, in float64.
+  bool gives_statistics(Id id) const {
+    return is_statistics(graph_[id]) && graph_[id].op->reach(graph_[id]) == Reach::kPoint;
   }
 
   void finish_launch(TileBuilder& builder, size_t pass, const std::vector<Id>& done,
@@ -227,7 +236,7 @@ class Scheduler {
       TileBuilder builder = make_builder(Layout::kChannelsLast, rest);
       builder.begin_with(conv, std::move(stage));
       for (const Id id : rest) {
-        if (!contains(done, id) && builder.add(id)) done.push_back(id);
+        if (!contains(done, id) && !gives_statistics(id) && builder.add(id)) done.push_back(id);
       }
       finish_launch(builder, pass, done, rest);
       return done;
@@ -290,7 +299,7 @@ class Scheduler {
             extents_of(per_axis(node, node.attrs.has("stride") ? "stride" : "window", spatial, 1), 1);
         for (size_t a = 0; a < 3; ++a) {
           s[a] *= step[a];
-          all[a] = std::lcm(all[a], s[a]);
+          all[a] = common_multiple(all[a], s[a]);
         }
       }
       stride[id] = s;
@@ -314,6 +323,7 @@ class Scheduler {
     if (const auto it = convs_.find(conv); it != convs_.end()) {  // computed again: the same kernel
       stage.kernel = result_.kernels[it->second].kernel;
       stage.packed_offset = result_.kernels[it->second].offset;
+      stage.cost = result_.kernels[it->second].cost;
       return;
     }
     convs_[conv] = result_.kernels.size();
@@ -324,26 +334,26 @@ class Scheduler {
     ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
     shape.window = pooled_together(conv, rest);
     shape.blocks = std::max<int64_t>(1, blocks_);
-    // What float16 and bfloat16 results round away anyway may be lost before.
-    const Precision precision = options_.dtype == Dtype::kF32 ? options_.precision : Precision::kFast;
-    stage.kernel = make_conv_kernel(shape, raw ? Dtype::kBF16 : Dtype::kF32, options_.algorithm, precision);
+    const Dtype type = raw ? Dtype::kBF16 : options_.dtype == Dtype::kF32 ? Dtype::kF32 : Dtype::kF16;
+    stage.kernel = make_conv_kernel(shape, type, options_.algorithm, options_.precision, &stage.cost);
     if (weights != given && stage.kernel->input_type() == Dtype::kBF16) {
       weights = given;
       center_behind(conv);
     }
     stage.packed_offset = result_.packed_bytes;
-    result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes});
+    result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes, stage.cost});
     result_.packed_bytes =
         checked_add(result_.packed_bytes, round_up(static_cast<int64_t>(stage.kernel->packed_bytes()), 64),
                     "the packed parameters");
   }
 
-  std::vector<Id> launch_mean_conv(const std::vector<Id>& rest) {
-    std::vector<Id> means;
-    std::ranges::copy_if(rest, std::back_inserter(means), [&](Id id) {
-      return is(graph_[id], "mean_conv") && memory_[graph_[id].in[0]].exists();
-    });
-    return means.empty() ? means : launch_node(means);
+  // The first such node whose operand is in memory, in a launch of its own.
+  template <class Such>
+  std::vector<Id> launch_alone(const std::vector<Id>& rest, Such&& such) {
+    std::vector<Id> found;
+    std::ranges::copy_if(rest, std::back_inserter(found),
+                         [&](Id id) { return such(id) && memory_[graph_[id].in[0]].exists(); });
+    return found.empty() ? found : launch_node(found);
   }
 
   // Tries both layouts on the candidates and keeps the one that takes more of them.
@@ -359,7 +369,7 @@ class Scheduler {
       TileBuilder builder = make_builder(l, candidates);
       std::vector<Id> done;
       for (const Id id : candidates) {
-        if (builder.add(id)) done.push_back(id);
+        if (!gives_statistics(id) && builder.add(id)) done.push_back(id);
       }
       if (done.size() > best.size()) best = done, layout = l;
       memory_ = memory;  // trying leaves no trace

@@ -20,6 +20,7 @@ struct PackedKernel {
   std::shared_ptr<const ConvKernel> kernel;
   Id weights;  // the node whose value is packed
   int64_t offset;
+  double cost;  // of a sample's outputs, in multiply-adds of 16 floats
 };
 
 struct Schedule {

@@ -12,8 +12,6 @@ namespace {
 
 std::atomic<int64_t> near_for_test{0};
 
-bool is_statistics(const Node& node) { return is(node, "moments") || is(node, "softmax_stats"); }
-
 // Whether each channel of a sample is computed from that channel alone.
 bool keeps_channels_apart(const Graph& graph, const Node& node) {
   switch (node.op->reach(node)) {
@@ -45,7 +43,8 @@ bool cut_weights(Shape& shape, size_t axis, int64_t channels, int64_t blocks) {
 }  // namespace
 
 std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
-  if (whole.passes.size() != 2 || whole.passes[0].conv == kNone) return std::nullopt;
+  if (whole.passes.size() != 2 || whole.passes[0].conv == kNone || !whole.graph.extra_outputs.empty())
+    return std::nullopt;
   // One value is kept, at the convolution's own resolution; what follows takes it element by element.
   const std::vector<Id>& kept = whole.passes[0].writes;
   auto space = [&](Id id) { return Shape(whole.graph[id].shape.begin() + 2, whole.graph[id].shape.end()); };

@@ -113,7 +113,8 @@ struct ConvStage {
     Memory operand;  // a value per channel or one; otherwise the number `a`
   };
   std::vector<Point> points;
-  int out = -1;  // slot
+  int out = -1;     // slot
+  double cost = 0;  // of a sample, in multiply-adds of 16 floats
 };
 
 struct TileProgram {

@@ -18,7 +18,7 @@ std::optional<Fold> fold_of(std::string_view op) {
 }
 
 bool read_once(const Graph& graph, Id id) {
-  int64_t readers = id == graph.output;
+  int64_t readers = is_output(graph, id);
   for (const Node& node : graph.nodes) readers += std::ranges::count(node.in, id);
   return readers == 1;
 }
@@ -169,7 +169,7 @@ bool TileBuilder::add_pool(Id id) {
   for (size_t a = 0; a < 3; ++a) {
     if (s.window[a] > s.stride[a]) return false;  // windows that overlap reach into other tiles
     level.stride[a] = p_.levels[static_cast<size_t>(from)].stride[a] * s.stride[a];
-    p_.multiple[a] = std::lcm(p_.multiple[a], level.stride[a]);
+    p_.multiple[a] = common_multiple(p_.multiple[a], level.stride[a]);
   }
   if (node.in.size() > 1 && node.in[1] != kNone) {
     Memory sign = memory_(node.in[1]);
@@ -290,7 +290,10 @@ bool TileBuilder::add_norm_last(Id id) {
 bool TileBuilder::keep_whole(size_t first, size_t last) {
   for (size_t a = first; a <= last; ++a) p_.whole[a] = true;
   int64_t positions = 1;
-  for (size_t a = 0; a < 3; ++a) positions *= p_.whole[a] ? p_.levels[0].extent[a] : p_.multiple[a];
+  for (size_t a = 0; a < 3; ++a) {
+    const int64_t all = p_.levels[0].extent[a];
+    positions *= p_.whole[a] ? all : std::min(all, p_.multiple[a]);
+  }
   return positions * p_.ld_channels * 4 <= cache_ / 4;
 }
 
@@ -369,7 +372,7 @@ bool TileBuilder::add_space_op(Id id) {
     if (reduction.sets != NormSets::Kind::kBatch) {
       Step& s = push(Step::What::kMoments, x, new_slot(Kind::kStats, level));
       s.groups = reduction.sets == NormSets::Kind::kGroup ? p_.dims.c / reduction.groups : 1;
-      p_.channel_multiple = std::lcm(p_.channel_multiple, s.groups);
+      p_.channel_multiple = common_multiple(p_.channel_multiple, s.groups);
       slots_[static_cast<size_t>(id)] = s.out;
       return true;
     }
@@ -394,7 +397,7 @@ bool TileBuilder::add_space_norm(Id id) {
   p_.local_space = true;
   Step& s = push(Step::What::kMoments, x, new_slot(Kind::kStats, 0));
   s.groups = sets.kind == NormSets::Kind::kGroup ? p_.dims.c / sets.groups : 1;
-  p_.channel_multiple = std::lcm(p_.channel_multiple, s.groups);
+  p_.channel_multiple = common_multiple(p_.channel_multiple, s.groups);
   return add_normalize(id, s.out, {}, 1);
 }
 

@@ -7,22 +7,28 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/checked.h"
 #include "base/watch.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/tile_finish.h"
 #include "engine/cpu/tile_grid.h"
 #include "engine/cpu/tile_lay.h"
 #include "engine/cpu/tile_move.h"
+#include "engine/cpu/tile_work.h"
 
 namespace upweave::cpu {
 namespace {
 
 constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread, at most
+constexpr int64_t kMaxShares = int64_t{1} << 22;  // of tiles in all of a launch's reductions, a sample
 
 class TileLaunch final : public Launch {
  public:
   TileLaunch(TileProgram program, int64_t cache)
-      : p_(std::move(program)), grid_(p_, cache), laid_bytes_(std::min(kLaidBytes, 8 * cache)) {
+      : p_(std::move(program)),
+        grid_(p_, cache),
+        cache_(cache),
+        laid_bytes_(std::min(kLaidBytes, 8 * cache)) {
     size_buffers();
     for (size_t i = 0; i < p_.steps.size();) {
       size_t j = i + 1;
@@ -32,6 +38,11 @@ class TileLaunch final : public Launch {
       }
       segments_.push_back({i, j});
       i = j;
+    }
+    if (shares() > kMaxShares / std::max<int64_t>(1, static_cast<int64_t>(p_.reductions.size()))) {
+      throw fail(Status::kUnsupported,
+                 "a reduction over {} positions has {} tiles a sample, which are too many to combine",
+                 p_.dims.voxels(), shares());
     }
     for (const Reduction& reduction : p_.reductions) {
       counts_.emplace_back();
@@ -43,7 +54,9 @@ class TileLaunch final : public Launch {
   }
 
   int64_t scratch_bytes(int threads) const override {
-    return partial_bytes() + laid_bytes(threads) + threads * thread_bytes_;
+    const int64_t own = checked_mul(threads, thread_bytes_, "the workspace");
+    return checked_add(checked_add(partial_bytes(), laid_bytes(threads), "the workspace"), own,
+                       "the workspace");
   }
 
   std::string describe() const override {
@@ -59,6 +72,7 @@ class TileLaunch final : public Launch {
     return s;
   }
 
+  Work work() const override { return tile_work(p_, grid_, cache_); }
   Extents tile() const override { return grid_.extent; }
   bool over_batch() const override {
     return std::ranges::any_of(p_.reductions, [](const Reduction& r) { return of_batch(r); });
@@ -141,7 +155,9 @@ class TileLaunch final : public Launch {
   };
   int64_t laid_size(const Box& input) const {
     const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
-    return round_up(input.count() * p_.conv->kernel->channels_in() * element, 64) + 256;
+    const int64_t positions =
+        checked_mul(input.count(), p_.conv->kernel->channels_in(), "the input of a convolution's tiles");
+    return round_up(checked_mul(positions, element, "the input of a convolution's tiles"), 64) + 256;
   }
   Box rows_input(int64_t first, int64_t rows) const {
     Box out = whole_output();
@@ -164,10 +180,12 @@ class TileLaunch final : public Launch {
   int64_t laid_bytes(int threads) const {
     if (!p_.conv) return 0;
     const Wave w = wave(threads);
+    // Where a box begins matters modulo the granule; the last one may be smaller, never larger.
+    const int64_t starts = std::max<int64_t>(1, p_.conv->kernel->granule()[outer_axis()]);
     int64_t largest = 0;
-    for (int64_t r = 0; r < grid_.count[outer_axis()]; r += w.rows)
+    for (int64_t r = 0, i = 0; r < grid_.count[outer_axis()] && i < starts; r += w.rows, ++i)
       largest = std::max(largest, laid_size(rows_input(r, w.rows)));
-    return round_up(w.samples * largest, 4096);
+    return round_up(checked_mul(w.samples, largest, "the input of a convolution's tiles"), 4096);
   }
 
   void sweep_conv(const Bases& bases, double* partials, char* laid, char* mine, int threads, int64_t me,
@@ -484,7 +502,7 @@ class TileLaunch final : public Launch {
 
   TileProgram p_;
   TileGrid grid_;
-  int64_t laid_bytes_;
+  int64_t cache_, laid_bytes_;
   std::vector<int64_t> offset_;
   std::vector<Segment> segments_;
   std::vector<std::vector<int64_t>> counts_;  // of each reduction: positions of a sample's tiles

@@ -1,11 +1,12 @@
 #pragma once
-// Values as the engine sees them: always N C D H W, missing axes of extent 1, lying in one of five places.
+// Values as the engine sees them: always N C D H W, missing axes of extent 1, lying in one of six places.
 #include <bit>
 #include <cstring>
 #include <string>
 
 #include "base/dtype.h"
 #include "engine/cpu/conv.h"
+#include "engine/cpu/predict.h"
 #include "graph/operation.h"
 
 namespace upweave::cpu {
@@ -43,7 +44,9 @@ struct Bases {
   char* output = nullptr;
   char* workspace = nullptr;
   const char* packed = nullptr;
-  char* kept = nullptr;  // statistics over the batch
+  char* kept = nullptr;            // statistics over the batch
+  void* const* outputs = nullptr;  // all of them, of all samples
+  int64_t first = 0;               // where only some samples are run, the first of them
   // Where only some samples are run, what statistics over the batch make of them.
   int64_t before = 0;  // samples that they hold already
   int64_t skip = 0;    // the first of these samples that are among those
@@ -53,9 +56,9 @@ struct Bases {
 
 // Where a value lies between launches, dense and row-major.
 struct Memory {
-  enum class Where { kNowhere, kInput, kOutput, kWorkspace, kPacked, kKept };
+  enum class Where { kNowhere, kInput, kOutput, kExtraOutput, kWorkspace, kPacked, kKept };
   Where where = Where::kNowhere;
-  int64_t offset = 0;  // bytes
+  int64_t offset = 0;  // bytes; kExtraOutput: which of Bases::outputs
   Dtype type = Dtype::kF32;
   Dims dims;
   // Not row-major but tile after tile, each channels last as it was computed, for a launch that goes through
@@ -65,6 +68,7 @@ struct Memory {
   // Not negative: a float32 value whose upper halves lie in a 16-bit output, and the lower halves from here
   // on in the workspace.
   int64_t low = -1;
+  int64_t sample_bytes = 0;  // kExtraOutput: 0 for statistics, which are of all samples
 
   bool exists() const { return where != Where::kNowhere; }
   bool split() const { return low >= 0; }
@@ -81,6 +85,7 @@ struct Memory {
         return b.packed + offset;
       case Where::kKept:
         return b.kept + offset;
+      case Where::kExtraOutput:  // nobody reads it
       case Where::kNowhere:
         break;
     }
@@ -88,6 +93,7 @@ struct Memory {
   }
   char* write(const Bases& b) const {
     if (where == Where::kOutput) return b.output;
+    if (where == Where::kExtraOutput) return static_cast<char*>(b.outputs[offset]) + b.first * sample_bytes;
     return (where == Where::kKept ? b.kept : b.workspace) + offset;
   }
   char* lower(const Bases& b) const { return split() ? b.workspace + low : nullptr; }
@@ -135,6 +141,7 @@ class Launch {
   // `again`: the run before had the same input and scratch.
   virtual void run(const Bases& bases, char* scratch, int threads, bool again) const = 0;
   virtual std::string describe() const = 0;
+  virtual Work work() const = 0;
   virtual Extents tile() const { return {0, 0, 0}; }  // of a sweep over tiles of positions
   virtual bool over_batch() const { return false; }   // leaves statistics of all samples behind
 };

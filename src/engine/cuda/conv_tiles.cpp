@@ -296,6 +296,17 @@ double ConvTiles::efficiency() const {
 
 bool tile_conv(const ConvGeometry& g, const TileWish& wish, ConvTiles& t, std::string& why) {
   if (g.groups != 1) return why = "the convolution has groups", false;
+  // Tables in a kernel's text have a row a phase and a step a tap.
+  constexpr int64_t kMaxTablePhases = 4096, kMaxSteps = 16384, kMaxInt = int64_t{1} << 30;
+  int64_t phases = 1, steps = 1;
+  for (size_t a = 0; a < g.spatial; ++a) {
+    phases *= std::min(g.stride[a], kMaxInt / phases);
+    steps *= std::min(g.kernel[a], kMaxInt / steps);
+  }
+  if (phases > kMaxTablePhases || steps > kMaxSteps)
+    return why = "the convolution has more phases or taps than tables in a kernel", false;
+  if (std::max({g.batch, g.c_in, g.c_out}) > kMaxInt)
+    return why = "samples or channels are more than 32-bit indices reach", false;
   t = {};
   t.batch = static_cast<int>(g.batch);
   t.c_in = static_cast<int>(g.c_in);

@@ -15,6 +15,8 @@ struct Rates {
   double scalar = 25e12;    // float32 operations a second outside of tensor cores, an FMA counting as one
   double memory = 4.25e12;  // bytes a second
   double launch = 2.5e-6;   // seconds from one kernel's end to the next one's work
+  int multiprocessors = 132;
+  unsigned shared_bytes = 227 << 10;
   bool measured = true;
 };
 Rates rates_of(const Device& device, const Chip& chip);
@@ -26,6 +28,7 @@ Chip chip_of(const std::optional<Device>& device);
 // Seconds that one launch should take: products, then what follows them in registers, while memory moves; or
 // all three at once, of which a sixth of the shorter ones was seen to remain.
 double predict(const Launch& launch, const Rates& rates);
+double predict(const Lowered& lowered, const Rates& rates);  // all of a run's
 // Seconds below which no program comes: all products, or each byte of the input and the output once.
 double floor_of(const FusedPlan& plan, const Options& options, const Rates& rates);
 

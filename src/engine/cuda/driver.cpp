@@ -93,7 +93,9 @@ void check(int code, const char* what) {
 
 void* primary_context(int ordinal) {
   void* context = nullptr;
-  int device = 0;
+  int device = 0, devices = 0;
+  check(driver().device_count(&devices), "cuDeviceGetCount");
+  if (ordinal >= devices) throw invalid("device is {}; this machine has {} GPU(s)", ordinal, devices);
   check(driver().device_get(&device, ordinal), "cuDeviceGet");
   check(driver().primary_retain(&context, device), "cuDevicePrimaryCtxRetain");  // for the process's life
   return context;

@@ -166,7 +166,7 @@ void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry
   wish.reduces = std::ranges::find(f.reduction, true) != f.reduction.end();
   wish.by_line = wish.pooled;
   wish.pool_leaves = wish.pooled && f.stores == std::vector<Id>{f.pool} &&
-                     (f.pool != l.graph.output || l.options.dtype == Dtype::kF32);
+                     (!is_output(l.graph, f.pool) || l.options.dtype == Dtype::kF32);
   for (const Id id : f.nodes) {
     if (f.reduction[id])  // others keep numbers in registers for each column
       wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == f.conv;
@@ -245,7 +245,7 @@ void keep_stores(Lowering& l, const Fusion& fusion, ConvTiles& tiles, const std:
   const bool alone = std::ranges::count_if(l.passes, [](const Pass& p) { return p.conv != kNone; }) == 1;
   for (const Id id : fusion.stores) {
     // Blocks of channels only of values behind a pool, for others are stored phase beside phase.
-    const bool behind = tiles.by_line && id != l.graph.output && !fusion.scalar[id];
+    const bool behind = tiles.by_line && !is_output(l.graph, id) && !fusion.scalar[id];
     const Id norm = behind && tiles.n * tiles.column_blocks == tiles.c_out ? norm_of_blocks(l, id) : kNone;
     Location& place = l.source.places[id];
     if (norm == l.graph.output && l.options.dtype != Dtype::kF32 && fusion.stores.size() == 1 && alone &&

@@ -94,6 +94,10 @@ void Lowering::keep(Id id) {
     place = {Location::Kind::kPacked, reserve_packed(checked_mul(elements, 4, "the packed weights")), false};
   } else if (id == graph.output) {
     place = {Location::Kind::kOutput, 0, true};
+  } else if (is_extra_output(graph, id)) {
+    const int64_t element = size_of(output_dtype(graph, id, options.dtype));
+    place = {Location::Kind::kWorkspace, reserve(checked_mul(elements, element, "the workspace")),
+             !is_statistics(graph[id])};
   } else if (id < plan.graph.size() && plan.places[id].kind == Place::Kind::kOutput) {
     // The plan lends it the output's memory: the last kernel reads each element where it writes it, or holds
     // the whole set in registers before.
@@ -137,6 +141,12 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     if (l.weights[id] && !is_param(l.graph, id)) lower_alone(l, id, true);
   }
 
+  // Statistics are given out as they lie.
+  auto copies_statistics = [&](Id id) {
+    const Node& node = l.graph[id];
+    return is_statistics(node) && is(node, "mul") &&
+           l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
+  };
   for (size_t p = 0; p < l.passes.size(); ++p) {
     std::vector<bool> done(l.graph.nodes.size(), false);
     if (l.passes[p].conv != kNone) {
@@ -152,6 +162,10 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
         done[id] = done[norm] = true;
         continue;
       }
+      if (copies_statistics(id)) {
+        l.source.places[id] = l.source.places[l.graph[id].in[0]];
+        continue;
+      }
       const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
       if (wanted || must_store(l, id)) {
         lower_alone(l, id);
@@ -159,6 +173,13 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
         l.source.places[id].kind = Location::Kind::kInline;
       }
     }
+  }
+
+  for (const Output& output : l.graph.extra_outputs) {
+    if (!l.stored(output.value)) throw fail(Status::kInternal, "output {} is not computed", output.name);
+    const int64_t element = size_of(output_dtype(l.graph, output.value, options.dtype));
+    l.out.extra.push_back(
+        {l.source.places[output.value].offset, count(l.graph[output.value].shape) * element});
   }
 
   std::string text = options.precision == Precision::kFast ? "#define UPWEAVE_FAST\n" : "";

@@ -43,6 +43,8 @@ struct Launch {
   std::vector<int> numbers = {};       // its last parameter, likewise
   // What it must do, for explain: operations on tensor cores, others, and bytes to and from memory.
   double products = 0, operations = 0, bytes = 0;
+  // Seconds on an H200 of what none of those rates describes: values that go one by one (work.cpp).
+  double singly = 0;
   bool overlaps = false;  // some warpgroups are in their epilogue while others multiply
 };
 
@@ -51,8 +53,12 @@ struct Lowered {
     size_t parameter;  // its index among parameter_names(plan.source)
     int64_t offset, bytes;
   };
+  struct Given {
+    int64_t offset, bytes;
+  };
   std::string source;
   std::vector<Copy> copies;  // parameters into the packed block
+  std::vector<Given> extra;  // where the extra outputs lie in the workspace when all kernels are done
   std::vector<Launch> pack, run;
   int64_t packed_bytes = 0, workspace_bytes = 0;
   int output_alignment = 1;        // bytes; more where vectors are stored in the output's memory

@@ -2,16 +2,14 @@
 
 #include <dlfcn.h>
 #include <glob.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/cuda/disk_cache.h"
 
 namespace upweave::cuda {
 namespace {
@@ -109,37 +107,6 @@ const Nvrtc& nvrtc() {
   return n;
 }
 
-// FNV-1a over 128 bits: enough that two sources never meet in one cache.
-std::string digest(std::string_view text) {
-  unsigned __int128 h = (static_cast<unsigned __int128>(0x6c62272e07bb0142) << 64) | 0x62b821756295c58d;
-  const unsigned __int128 prime = (static_cast<unsigned __int128>(0x1000000) << 64) | 0x13b;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * prime;
-  return fmt::format("{:016x}{:016x}", static_cast<uint64_t>(h >> 64), static_cast<uint64_t>(h));
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Readers see a whole file or none: it gets its name only when it is complete. A cache that cannot be written
-// costs time, never correctness.
-void write_file(const std::string& path, const std::string& content) {
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string temporary = fmt::format("{}.{}.{}", path, getpid(), static_cast<const void*>(&content));
-  {
-    std::ofstream file(temporary, std::ios::binary);
-    file.write(content.data(), static_cast<std::streamsize>(content.size()));
-    if (!file.good()) {
-      file.close();
-      std::filesystem::remove(temporary, ignored);
-      return;
-    }
-  }
-  std::filesystem::rename(temporary, path, ignored);
-}
-
 }  // namespace
 
 std::string nvrtc_version(std::string* why) {
@@ -151,18 +118,6 @@ std::string nvrtc_version(std::string* why) {
   }
 }
 
-std::string cache_path(std::string_view key) {
-  std::string root;
-  if (const char* given = std::getenv("UPWEAVE_CACHE"); given && *given) {
-    root = given;
-  } else if (const char* home = std::getenv("HOME"); home && *home) {
-    root = std::string(home) + "/.cache/upweave";
-  } else {
-    return "";
-  }
-  return root + "/" + digest(key) + ".cubin";
-}
-
 Compiled compile(std::string_view source, std::string_view arch, bool use_cache) {
   const Nvrtc& n = nvrtc();
   const std::string target = fmt::format("--gpu-architecture={}", arch);
@@ -171,16 +126,8 @@ Compiled compile(std::string_view source, std::string_view arch, bool use_cache)
   std::string key = fmt::format("nvrtc {}.{}\n", n.major, n.minor);
   for (const char* option : options) key += std::string(option) + "\n";
   key += source;
-  const std::string path = use_cache ? cache_path(key) : "";
-  if (!path.empty()) {
-    // A file that was cut short is no ELF image of a whole length; the key is stored behind the image as its
-    // seal.
-    std::string file = read_file(path);
-    const std::string seal = digest(key);
-    if (file.size() > seal.size() && file.compare(file.size() - seal.size(), seal.size(), seal) == 0) {
-      file.resize(file.size() - seal.size());
-      return {std::move(file), "", true};
-    }
+  if (use_cache) {
+    if (std::optional<std::string> kept = read_cache(key)) return {std::move(*kept), "", true};
   }
   Handle program = nullptr;
   if (n.create(&program, std::string(source).c_str(), "upweave.cu", 0, nullptr, nullptr) != 0) {
@@ -200,10 +147,10 @@ Compiled compile(std::string_view source, std::string_view arch, bool use_cache)
   }
   n.destroy(&program);
   if (code != 0 || result.cubin.empty()) {
-    throw fail(Status::kInternal, "NVRTC {}.{} could not compile a kernel for {}: {}", n.major, n.minor, arch,
-               result.log);
+    throw Error(Status::kInternal, fmt::format("NVRTC {}.{} could not compile a kernel for {}: {}", n.major,
+                                               n.minor, arch, result.log));
   }
-  if (!path.empty()) write_file(path, result.cubin + digest(key));
+  if (use_cache) write_cache(key, result.cubin);
   return result;
 }
 

@@ -20,7 +20,4 @@ Compiled compile(std::string_view source, std::string_view arch, bool use_cache 
 // "13.0", or "" when NVRTC cannot be opened; then `why` has the reason.
 std::string nvrtc_version(std::string* why = nullptr);
 
-// Where a compiled image of this key would be; empty if there is no home for it.
-std::string cache_path(std::string_view key);
-
 }  // namespace upweave::cuda

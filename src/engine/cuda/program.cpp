@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/watch.h"
 #include "engine/cuda/describe.h"
@@ -32,10 +33,13 @@ class CudaProgram final : public Program {
     early_ = chip.major >= 9 && d.launch_early;
     check(d.module_load(&module_, compiled.cubin.data()), "cuModuleLoadData");
     copies_ = std::move(lowered.copies);
+    extra_ = std::move(lowered.extra);
     packed_bytes_ = static_cast<size_t>(lowered.packed_bytes);
     workspace_bytes_ = static_cast<size_t>(lowered.workspace_bytes);
     output_alignment_ = static_cast<size_t>(lowered.output_alignment);
-    notes_ = cuda::describe(plan, options, lowered, compiled.cubin, rates_of(device_, chip));
+    const Rates rates = rates_of(device_, chip);
+    predicted_ = predict(lowered, rates);
+    notes_ = cuda::describe(plan, options, lowered, compiled.cubin, rates);
     notes_.insert(notes_.begin(),
                   fmt::format("{} (sm_{}{}), kernels for {}, {}", device_.name, device_.major, device_.minor,
                               chip.arch(), compiled.cached ? "from the cache" : "compiled now"));
@@ -55,6 +59,7 @@ class CudaProgram final : public Program {
   size_t packed_bytes() const override { return packed_bytes_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
   std::vector<std::string> describe() const override { return notes_; }
+  double predicted_seconds() const override { return predicted_; }
 
   void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const override {
     const ContextScope scope(context_);
@@ -67,14 +72,22 @@ class CudaProgram final : public Program {
     launch(pack_, nullptr, nullptr, nullptr, packed, stream);
   }
 
-  void run(const void* packed, const void* input, void* output, void* workspace,
+  void run(const void* packed, const void* input, void* const* outputs, void* workspace,
            void* stream) const override {
     const ContextScope scope(context_);
+    void* const output = outputs[0];
     check_memory(input, "input");
     check_memory(output, "output");
+    for (size_t k = 0; k < extra_.size(); ++k) check_memory(outputs[k + 1], "an extra output");
     if (address(output) % output_alignment_ != 0)
       throw invalid("output is at {}, which is no multiple of {} bytes", output, output_alignment_);
     launch(run_, input, output, workspace, const_cast<void*>(packed), stream);
+    for (size_t k = 0; k < extra_.size(); ++k) {
+      check(driver().copy_async(address(outputs[k + 1]),
+                                address(workspace) + static_cast<DevicePtr>(extra_[k].offset),
+                                static_cast<size_t>(extra_[k].bytes), stream),
+            "copying an extra output");
+    }
   }
 
   void check_memory(const void* p, const char* what) const override {
@@ -189,8 +202,10 @@ class CudaProgram final : public Program {
   Module module_ = nullptr;
   bool early_ = false;  // kernels are launched before the one ahead has ended
   std::vector<Lowered::Copy> copies_;
+  std::vector<Lowered::Given> extra_;
   std::vector<Step> pack_, run_;
   std::vector<std::string> notes_;
+  double predicted_ = 0;
   size_t packed_bytes_ = 0, workspace_bytes_ = 0, output_alignment_ = 1;
 };
 
@@ -199,6 +214,8 @@ class CudaProgram final : public Program {
 std::unique_ptr<Program> compile_cuda(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   if (options.dtype == Dtype::kF64)
     throw fail(Status::kUnsupported, "the CUDA engine has no f64; the reference engine does");
+  std::optional<ContextScope> elsewhere;
+  if (options.device >= 0) elsewhere.emplace(primary_context(options.device));
   return std::make_unique<CudaProgram>(*plan, options);
 }
 

@@ -79,6 +79,7 @@ Launch launch_leg(Launch launch, const Leg& leg, const Launch (&work)[2],
     launch.products += work[role].products * share;
     launch.operations += work[role].operations * share;
     launch.bytes += work[role].bytes * share;
+    launch.singly += work[role].singly * share;
   }
   return launch;
 }

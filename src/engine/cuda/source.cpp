@@ -78,7 +78,8 @@ bool is_pointwise(const Node& node) {
 }
 
 bool computable(const Node& node) {
-  return is_pointwise(node) || among(node, kPools) || is(node, "center") || is(node, "pool_taps");
+  return is_pointwise(node) || among(node, kPools) || is(node, "center") || is(node, "pool_taps") ||
+         is(node, "adjust_moments");
 }
 
 std::string Source::address(Id id) const {
@@ -178,6 +179,15 @@ std::string Source::compute(Id id) const {
     return fmt::format("{}float s = {}kInf; {}{{ {}s = {}(s, {}{}); }} return s{};", flip, largest ? "-" : "",
                        window_loops(window), at, largest ? "max_nan" : "min_nan", has_sign ? "f * " : "", x,
                        has_sign ? " * f" : "");
+  }
+  if (is(node, "adjust_moments")) {
+    const double scale = node.attrs.real_or("scale", 1);
+    const std::string shift = node.in[1] == kNone
+                                  ? number(node.attrs.real_or("shift", 0))
+                                  : fmt::format("load<{}>({}, i.x[1] % {})", type(node.in[1]),
+                                                address(node.in[1]), count(graph_[node.in[1]].shape));
+    return fmt::format("const float m = {}; return i.x[0] == 0 ? fmaf(m, {}, {}) : m * {};",
+                       operand(node.in[0], in, "i"), number(scale), shift, number(scale * scale));
   }
   if (is(node, "center")) {
     const size_t axis = in.size() == 1 ? 0 : 1;

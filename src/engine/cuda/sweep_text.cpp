@@ -245,18 +245,24 @@ std::string fma_loop(const std::string& g, const std::string& item, const std::s
       item, g, point);
 }
 
-// Warpgroups that take a turn together go on while one of them has an item.
-std::string pipe_loop(const std::string& g, const std::string& item, const std::string& point) {
+// Warpgroups that take a turn together go on while one of them has an item. One that has none leaves all
+// planes before it waits for its turn: the other may need a place in the ring that it has not left yet.
+std::string pipe_loop(const ConvTiles& t, const std::string& g, const std::string& item,
+                      const std::string& point) {
+  const int together = t.warpgroups / t.takers;
+  const bool uneven = std::ranges::any_of(t.owners, [&](const Owner& owner) {
+    return static_cast<int>(owner.groups.size()) * (t.m / 64) % together != 0;
+  });
   return fmt::format(
       "#pragma unroll 1\n"
       "  for (int turn = pipe.taker * pipe.kTogether; turn < items; turn += G::kThreads / 128) {{\n"
       "    const int item = turn + warpgroup % pipe.kTogether;\n"
       "    const bool last = turn + pipe.kTogether >= items;\n"
-      "    if (pipe.kTogether > 1 && item >= items) {{ pipe.take_turn(); pipe.pass_turn(last); "
+      "    if (pipe.kTogether > 1 && item >= items) {{ {}pipe.take_turn(); pipe.pass_turn(last); "
       "pipe.together(); break; }}\n{}    pipe.enter(k, q);\n    pipe.take_turn();\n"
       "    products_{}(sum, pipe, group, last, scales);\n    pipe.together();\n"
       "    pipe.leave_for(k, (item + G::kThreads / 128) / each);\n{}  }}\n  pipe.finish();\n",
-      item, g, point);
+      uneven ? "pipe.finish(); " : "", item, g, point);
 }
 
 }  // namespace
@@ -296,7 +302,8 @@ std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles&
   s += fma ? fma_start(l, l.graph[fusion.conv]) : pipe_start(t, g);
   s += e.kept;
   if (leaves) s += samples_text(t, e.finish);
-  s += (fma ? fma_loop : pipe_loop)(g, item_text(t, e, g), point_text(e));
+  s += fma ? fma_loop(g, item_text(t, e, g), point_text(e))
+           : pipe_loop(t, g, item_text(t, e, g), point_text(e));
   if (leaves) s += "  leave_samples((walk.first + walk.count - 1) / G::kSampleJobs + 1);\n";
   return s;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/dtype.h"
 #include "base/watch.h"
@@ -27,7 +28,8 @@ bool finite(const Tensor& tensor) {
 
 // An engine meets infinities and NaN exactly or not at all: they carry no error, and bounds see ones instead,
 // so that a number that comes after them (a clamp's, a maximum's) keeps a bound that says something.
-Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors, const Rounding* rounding) {
+std::vector<Tensor> evaluate_outputs(const Graph& graph, const std::map<std::string, Tensor>& tensors,
+                                     const Rounding* rounding) {
   const auto readers = users(graph);
   std::vector<Tensor> values(graph.nodes.size());
   for (Id id = 0; id < graph.size(); ++id) {
@@ -60,14 +62,24 @@ Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors
       node.op->bound(node, in, out, *rounding);
       throw_if_interrupted();
       for (size_t i = 0; i < out.data.size(); ++i) {
-        out.err[i] = std::isfinite(out.data[i]) ? out.err[i] + rounding->tiny : 0;
+        double& err = out.err[i];
+        err = std::isfinite(out.data[i]) ? err + rounding->tiny : 0;
+        // What overflows, or comes of what did, may be anything.
+        if (!(std::fabs(out.data[i]) + err <= rounding->largest) && std::isfinite(out.data[i]))
+          err = std::numeric_limits<double>::infinity();
       }
     }
     for (const Id operand : node.in) {  // nobody reads it again
-      if (operand != kNone && operand != graph.output && readers[operand].back() == id) values[operand] = {};
+      if (operand != kNone && readers[operand].back() == id) values[operand] = {};
     }
   }
-  return std::move(values[graph.output]);
+  std::vector<Tensor> outputs = {values[graph.output]};
+  for (const Output& output : graph.extra_outputs) outputs.push_back(values[output.value]);
+  return outputs;
+}
+
+Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors, const Rounding* rounding) {
+  return std::move(evaluate_outputs(graph, tensors, rounding).front());
 }
 
 double element_bound(double v, double err, Dtype dtype) {
@@ -96,24 +108,29 @@ class ReferenceProgram : public Program {
     }
   }
 
-  void run(const void* packed, const void* input, void* output, void*, void*) const override {
+  void run(const void* packed, const void* input, void* const* outputs, void*, void*) const override {
     const Graph& graph = plan_->source;
     std::map<std::string, Tensor> tensors;
     tensors["input"] = load_tensor(input, dtype_, graph[0].shape);
     for (const auto& [node, offset] : parameters_) {
       tensors[node->name] = load_tensor(static_cast<const std::byte*>(packed) + offset, dtype_, node->shape);
     }
-    const Tensor result = evaluate(graph, tensors);
-    for (size_t i = 0; i < result.data.size(); ++i)
-      store_element(output, dtype_, static_cast<int64_t>(i), result.data[i]);
+    const std::vector<Tensor> results = evaluate_outputs(graph, tensors);
+    for (size_t k = 0; k < results.size(); ++k) {
+      const Dtype dtype = k == 0 ? dtype_ : output_dtype(graph, graph.extra_outputs[k - 1].value, dtype_);
+      for (size_t i = 0; i < results[k].data.size(); ++i)
+        store_element(outputs[k], dtype, static_cast<int64_t>(i), results[k].data[i]);
+    }
   }
 
+  double predicted_seconds() const override { return plan_->cost.unfused_flops * kOperation; }
   std::vector<std::string> describe() const override {
     return {
         "reference: float64, one operation at a time as written; the passes above are what other engines do"};
   }
 
  private:
+  static constexpr double kOperation = 2e-9;  // seconds, about
   struct Parameter {
     const Node* node;
     size_t offset;

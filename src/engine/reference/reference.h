@@ -14,6 +14,9 @@ Tensor load_tensor(const void* data, Dtype dtype, const Shape& shape);
 // that rounds so may be off; final rounding to the element type is not in it (see element_bound).
 Tensor evaluate(const Graph& graph, const std::map<std::string, Tensor>& tensors,
                 const Rounding* rounding = nullptr);
+// The same of all outputs: the result, then the extra ones.
+std::vector<Tensor> evaluate_outputs(const Graph& graph, const std::map<std::string, Tensor>& tensors,
+                                     const Rounding* rounding = nullptr);
 
 // What storing value v in `dtype` may add to an error.
 double element_bound(double v, double err, Dtype dtype);

@@ -11,8 +11,7 @@ Shape binary_shape(const Graph& graph, const Node& node) {
   const Shape& a = shape_of(graph, node, 0);
   if (node.in[1] == kNone) return a;
   const Shape& b = shape_of(graph, node, 1);
-  const bool weights = weight_side(graph)[node.in[1]];
-  if (weights || a == b) {
+  if (graph[node.in[1]].of_parameters || a == b) {
     const std::string& name = graph[node.in[1]].name;
     broadcast_shape(b, a, name.empty() ? "the operand" : name);
     return a;

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/threads.h"
 #include "base/watch.h"
+#include "graph/limits.h"
 
 namespace upweave {
 namespace {
@@ -26,6 +27,7 @@ Shape out_extents(const Graph& graph, const Node& node) {
   const Shape extra = per_axis(node, "output_padding", spatial, 0),
               dilation = per_axis(node, "dilation", spatial, 1);
   Shape out = per_axis(node, "out", spatial, 0);
+  double volume = 1;  // before padding
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);
     const int64_t k = kernel[a + 2];
@@ -36,10 +38,22 @@ Shape out_extents(const Graph& graph, const Node& node) {
       throw invalid("output_padding_{} is {}; it must be smaller than stride_{}, which is {}", ax, extra[a],
                     ax, stride[a]);
     }
+    for (const auto& [name, value] : {std::pair("stride", stride[a]), std::pair("dilation", dilation[a]),
+                                      std::pair("padding", padding[a]), std::pair("out", out[a])}) {
+      if (value > kMaxElements) throw invalid("{}_{} is {}; it must be at most 2^40", name, ax, value);
+    }
     int64_t o = checked_mul(in[a + 2] - 1, stride[a], "the output extent");
     o = checked_add(o, checked_mul(dilation[a], k - 1, "the output extent"), "the output extent");
     o = checked_add(o, extra[a] + 1, "the output extent");
-    o = checked_add(o, -checked_mul(2, padding[a], "padding"), "the output extent");
+    volume *= static_cast<double>(o);
+    if (volume > static_cast<double>(kMaxElements)) {
+      throw invalid(
+          "the output before padding has more than 2^40 positions: its extent along {} is {} (input {}, "
+          "kernel "
+          "{}, stride {}, dilation {})",
+          ax, o, in[a + 2], k, stride[a], dilation[a]);
+    }
+    o -= 2 * padding[a];
     if (node.attrs.has("out")) {
       if (out[a] < 1) throw invalid("out_{} is {}; it must be at least 1", ax, out[a]);
       continue;
@@ -54,17 +68,50 @@ Shape out_extents(const Graph& graph, const Node& node) {
   return out;
 }
 
+// Per axis, taps of one residue are stride / gcd(stride, dilation) apart: so many meet in one output.
+double taps_per_output(const Node& node, const Shape& kernel) {
+  const size_t spatial = kernel.size() - 2;
+  const Shape stride = per_axis(node, "stride", spatial, 1),
+              dilation = per_axis(node, "dilation", spatial, 1);
+  double taps = 1;
+  for (size_t a = 0; a < spatial; ++a) {
+    const int64_t apart = stride[a] / std::gcd(stride[a], dilation[a]);
+    taps *= static_cast<double>((kernel[a + 2] + apart - 1) / apart);
+  }
+  return taps;
+}
+
+// Engines have tables of phases and of the taps of each.
+void check_phases(const Node& node, const Shape& kernel) {
+  double phases = 1;
+  const Shape stride = per_axis(node, "stride", kernel.size() - 2, 1);
+  for (const int64_t s : stride) phases *= static_cast<double>(s);
+  if (phases > static_cast<double>(kMaxPhases)) {
+    throw invalid("stride {} makes {} phases of {}; there may be {}", to_string(stride), phases,
+                  node.op->name, kMaxPhases);
+  }
+  if (const double taps = taps_per_output(node, kernel); taps > static_cast<double>(kMaxTaps)) {
+    throw invalid("{} taps of a kernel of extents {} meet in one output; there may be {}", taps,
+                  to_string(Shape(kernel.begin() + 2, kernel.end())), kMaxTaps);
+  }
+}
+
+void check_kernel_rank(const Graph& graph, const Node& node) {
+  const Shape &in = shape_of(graph, node, 0), &kernel = shape_of(graph, node, kKernel);
+  const std::string& name = graph[node.in[kKernel]].name;
+  if (kernel.size() == in.size()) return;
+  throw invalid(
+      "{} has shape {}; for an input of shape {} it must be (C_in, C_out, one extent per spatial axis)",
+      name.empty() ? "kernel" : name, to_string(kernel), to_string(in));
+}
+
 Shape conv_shape(const Graph& graph, const Node& node) {
+  check_kernel_rank(graph, node);
   const Shape& in = shape_of(graph, node, 0);
   const Shape& kernel = shape_of(graph, node, kKernel);
   const size_t spatial = spatial_rank(in);
   const int64_t groups = groups_of(node);
   const std::string& name = graph[node.in[kKernel]].name;
-  if (kernel.size() != spatial + 2) {
-    throw invalid(
-        "{} has shape {}; for an input of shape {} it must be (C_in, C_out, one extent per spatial axis)",
-        name.empty() ? "kernel" : name, to_string(kernel), to_string(in));
-  }
   if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
   if (in[1] % groups != 0)
     throw invalid("in_channels is {}, which groups = {} does not divide", in[1], groups);
@@ -90,6 +137,7 @@ Shape conv_shape(const Graph& graph, const Node& node) {
   }
   Shape shape = {in[0], c_out};
   const Shape out = out_extents(graph, node);
+  check_phases(node, kernel);
   shape.insert(shape.end(), out.begin(), out.end());
   return shape;
 }
@@ -97,7 +145,10 @@ Shape conv_shape(const Graph& graph, const Node& node) {
 Shape conv_param_shape(const Graph& graph, const Node& node, size_t slot) {
   const Shape& in = shape_of(graph, node, 0);
   const int64_t groups = groups_of(node);
-  if (slot == kBias) return {checked_mul(shape_of(graph, node, kKernel)[1], groups, "out_channels")};
+  if (slot == kBias) {
+    check_kernel_rank(graph, node);
+    return {checked_mul(shape_of(graph, node, kKernel)[1], groups, "out_channels")};
+  }
   const std::string& name = graph[node.in[slot]].name;
   if (!node.attrs.has("channels") || !node.attrs.has("kernel")) {
     throw invalid(
@@ -180,8 +231,9 @@ void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const double* k = in[kKernel]->data.data();
   const int64_t voxels = count(g.out);
   Watch* watch = Watch::here();
-// Small cases, of which tests run thousands, do not wake threads.
-#pragma omp parallel for collapse(2) schedule(static) if (count(out.shape) > 4096 && usable_threads(2) > 1)
+  // Small cases, of which tests run thousands, do not wake threads.
+  [[maybe_unused]] const int threads = count(out.shape) > 4096 ? usable_threads(0) : 1;
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t n = 0; n < g.batch; ++n) {
     for (int64_t co = 0; co < g.c_out; ++co) {
       if (interrupted(watch)) continue;
@@ -214,20 +266,6 @@ void spread_over_tiles(std::vector<double>& v, const Shape& shape, const Shape& 
   }
 }
 
-// Products that meet in one output: of each group's input channels and, per axis, of the taps of one residue,
-// which are stride / gcd(stride, dilation) apart.
-double terms_per_output(const Node& node, const Shape& kernel) {
-  const size_t spatial = kernel.size() - 2;
-  const Shape stride = per_axis(node, "stride", spatial, 1),
-              dilation = per_axis(node, "dilation", spatial, 1);
-  double terms = static_cast<double>(kernel[0] / groups_of(node));
-  for (size_t a = 0; a < spatial; ++a) {
-    const int64_t apart = stride[a] / std::gcd(stride[a], dilation[a]);
-    terms *= static_cast<double>((kernel[a + 2] + apart - 1) / apart);
-  }
-  return terms;
-}
-
 void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
   auto absolute = [](const std::vector<double>& v) {
     std::vector<double> r(v.size());
@@ -256,8 +294,12 @@ void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
     const Tensor* operands[] = {&x, &ek, nullptr};
     conv_evaluate(node, operands, from_k);
   }
-  if (!rounding.tile.empty()) spread_over_tiles(magnitude.data, out.shape, rounding.tile);
-  const double terms = terms_per_output(node, k.shape);
+  if (rounding.tiles) {
+    Shape tile = per_axis(node, "stride", spatial_rank(out.shape), 1);
+    for (int64_t& extent : tile) extent *= 4;
+    spread_over_tiles(magnitude.data, out.shape, tile);
+  }
+  const double terms = static_cast<double>(k.shape[0] / groups_of(node)) * taps_per_output(node, k.shape);
   const double growth = (4 + 2 * std::sqrt(terms)) * rounding.unit + 2 * (rounding.product - rounding.unit);
   const int64_t voxels = count(out.shape) / std::max<int64_t>(1, out.shape[0] * out.shape[1]);
   for (size_t i = 0; i < out.data.size(); ++i) {
@@ -339,26 +381,66 @@ ConvGeometry conv_geometry(const Graph& graph, const Node& node) {
   return g;
 }
 
-int64_t taps_at(const ConvGeometry& g, size_t axis, int64_t o) {
-  int64_t n = 0;
-  for (int64_t k = 0; k < g.kernel[axis]; ++k) {
-    const int64_t i = o + g.padding[axis] - k * g.dilation[axis];
-    if (i >= 0 && i % g.stride[axis] == 0 && i / g.stride[axis] < g.in[axis]) ++n;
+namespace {
+
+// Sum of floor((a i + b) / m) over 0 <= i < n, for a, b >= 0 and m > 0, by Euclid's steps on a and m.
+int64_t floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
+  int64_t sum = 0;
+  while (n > 0) {
+    sum += n * (n - 1) / 2 * (a / m) + n * (b / m);
+    a %= m;
+    b %= m;
+    const int64_t top = a * n + b;
+    n = top / m;
+    b = top % m;
+    std::swap(m, a);
   }
-  return n;
+  return sum;
 }
 
-int64_t inputs_of_tap(const ConvGeometry& g, size_t axis, int64_t k) {
-  const int64_t shift = k * g.dilation[axis] - g.padding[axis], last = g.out[axis] - 1 - shift;
-  const int64_t lo = shift < 0 ? (-shift + g.stride[axis] - 1) / g.stride[axis] : 0;
-  const int64_t hi = last < 0 ? 0 : std::min(g.in[axis], last / g.stride[axis] + 1);
-  return std::max<int64_t>(0, hi - lo);
+// Pairs (i, k) with i*stride + k*dilation <= last. Taps up to `full` do so with every input.
+int64_t pairs_up_to(const ConvGeometry& g, size_t axis, int64_t last) {
+  const int64_t in = g.in[axis], s = g.stride[axis], d = g.dilation[axis];
+  if (last < 0) return 0;
+  const int64_t taps = std::min(g.kernel[axis], last / d + 1), reach = last - (in - 1) * s;
+  const int64_t full = reach < 0 ? 0 : std::min(taps, reach / d + 1), n = taps - full;
+  return full * in + n + floor_sum(n, s, d, last - (taps - 1) * d);
 }
+
+}  // namespace
 
 int64_t taps_total(const ConvGeometry& g, size_t axis) {
-  int64_t n = 0;
-  for (int64_t k = 0; k < g.kernel[axis]; ++k) n += inputs_of_tap(g, axis, k);
-  return n;
+  const int64_t before = g.padding[axis] - 1;
+  return pairs_up_to(g, axis, before + g.out[axis]) - pairs_up_to(g, axis, before);
+}
+
+// Tap k puts input i at i*stride + shift, shift = k*dilation - padding. An output of a stride or more has a
+// place for one of them unless all lie before or behind it, and so has one input; shifts rise with k.
+bool all_taps_land(const ConvGeometry& g, size_t axis) {
+  const int64_t in = g.in[axis], s = g.stride[axis];
+  const int64_t first = -g.padding[axis], last = first + (g.kernel[axis] - 1) * g.dilation[axis];
+  return (g.out[axis] >= s || in == 1) && (in - 1) * s + first >= 0 && last < g.out[axis];
+}
+
+void check_conv_tables(const Graph& graph) {
+  int64_t phases = 0, extents = 0;
+  for (const Node& node : graph.nodes) {
+    if (!is(node, "conv_transpose") && !is(node, "mean_conv")) continue;
+    const size_t spatial = spatial_rank(shape_of(graph, node, 0));
+    int64_t all = 1;
+    for (const int64_t s : per_axis(node, "stride", spatial, 1)) all *= s;  // each conv's is checked
+    phases += all;
+    const Shape& kernel = shape_of(graph, node, kKernel);
+    for (size_t a = 0; a < spatial; ++a) extents += kernel[a + 2];
+  }
+  if (phases > kMaxPhases) {
+    throw invalid("the strides of all transposed convolutions make {} phases; there may be {}", phases,
+                  kMaxPhases);
+  }
+  if (extents > kMaxKernelExtents) {
+    throw invalid("the kernels of all transposed convolutions have extents of {} together; it may be {}",
+                  extents, kMaxKernelExtents);
+  }
 }
 
 std::vector<Operation> ops_conv_transpose() {

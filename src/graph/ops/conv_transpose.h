@@ -15,10 +15,13 @@ struct ConvGeometry {
 
 ConvGeometry conv_geometry(const Graph& graph, const Node& node);  // of a node whose operands have shapes
 
-// How many (i, k) pairs reach output o along one axis, and how many reach all outputs.
-int64_t taps_at(const ConvGeometry& g, size_t axis, int64_t o);
+// How many (i, k) pairs reach the output along one axis.
 int64_t taps_total(const ConvGeometry& g, size_t axis);
-// How many inputs tap k carries into the output.
-int64_t inputs_of_tap(const ConvGeometry& g, size_t axis, int64_t k);
+// Whether each tap is known to carry an input into the output along one axis.
+bool all_taps_land(const ConvGeometry& g, size_t axis);
+
+// Throws where the tables that engines make of the graph's convolutions would be beyond kMaxPhases or
+// kMaxKernelExtents.
+void check_conv_tables(const Graph& graph);
 
 }  // namespace upweave

@@ -1,5 +1,6 @@
 #include "graph/ops/norms.h"
 
+#include <algorithm>
 #include <cmath>
 
 // layer_norm, batch_norm, group_norm, instance_norm: y = (x - mean) / sqrt(var + eps) * weight + bias, with
@@ -77,26 +78,35 @@ void norm_evaluate(const Node& node, Inputs in, Tensor& out) {
 }
 
 // With e the error of x and u the unit: the mean moves by dm = mean(e) + 16u mean|x|, each deviation by
-// di = ei + dm, the variance by dv = mean(2 |x - m| di + di^2) + 16u var, and 1/sqrt(var + eps) relatively by
-// dv / (2 (var + eps - dv)).
+// di = ei + dm, the variance by dv = mean(2 |x - m| di + di^2) + 16u var.
+Moments moments_error(const NormSets& sets, const Moments& m, const Tensor& x, double u) {
+  const double n = static_cast<double>(sets.size);
+  Moments error{std::vector<double>(sets.sets), std::vector<double>(sets.sets)};
+  for (size_t i = 0; i < x.data.size(); ++i)
+    error.mean[sets.of(i)] += (x.err[i] + 16 * u * std::fabs(x.data[i])) / n;
+  for (size_t i = 0; i < x.data.size(); ++i) {
+    const int64_t s = sets.of(i);
+    const double d = std::fabs(x.data[i] - m.mean[s]), di = x.err[i] + error.mean[s];
+    error.var[s] += (2 * d * di + di * di + 16 * u * d * d) / n;
+  }
+  return error;
+}
+
+// 1/sqrt(var + eps) moves relatively by dv / (2 (var + eps - dv)).
 void norm_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
   const Tensor& x = *in[0];
   const NormSets sets = norm_sets(node, x.shape);
   const Moments m = moments_of(sets, x.data);
   const double n = static_cast<double>(sets.size), u = rounding.unit, eps = norm_eps(node);
-  std::vector<double> dm(sets.sets), dv(sets.sets);
-  for (size_t i = 0; i < x.data.size(); ++i) dm[sets.of(i)] += (x.err[i] + 16 * u * std::fabs(x.data[i])) / n;
-  for (size_t i = 0; i < x.data.size(); ++i) {
-    const int64_t s = sets.of(i);
-    const double d = std::fabs(x.data[i] - m.mean[s]), di = x.err[i] + dm[s];
-    dv[s] += (2 * d * di + di * di + 16 * u * d * d) / n;
-  }
+  const auto [dm, dv] = moments_error(sets, m, x, u);
   for (size_t i = 0; i < out.data.size(); ++i) {
     const int64_t s = sets.of(i), c = affine_index(sets, i);
     const double left = m.var[s] + eps - dv[s], rstd = 1 / std::sqrt(std::max(left, eps));
     const double relative = dv[s] / (2 * std::max(left, eps)) + 4 * u;
     const double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + eps);
-    double err = (x.err[i] + dm[s]) * rstd + std::fabs(y) * relative;
+    // Whatever was normalised, what comes out of n values is sqrt(n) at most.
+    double err = std::min((x.err[i] + dm[s]) * rstd + std::fabs(y) * relative,
+                          std::fabs(y) + std::sqrt(n) * (1 + 32 * u));
     if (in[1]) err = err * std::fabs(in[1]->data[c]) + std::fabs(y) * in[1]->err[c];
     if (in[2]) err += in[2]->err[c] + 2 * u * std::fabs(in[2]->data[c]);
     out.err[i] = err + 2 * u * std::fabs(out.data[i]);
@@ -109,6 +119,24 @@ void moments_evaluate(const Node& node, Inputs in, Tensor& out) {
   const Moments m = moments_of(sets, in[0]->data);
   std::copy(m.mean.begin(), m.mean.end(), out.data.begin());
   std::copy(m.var.begin(), m.var.end(), out.data.begin() + sets.sets);
+}
+
+void moments_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  const Moments error = moments_error(sets, moments_of(sets, in[0]->data), *in[0], rounding.unit);
+  std::copy(error.mean.begin(), error.mean.end(), out.err.begin());
+  std::copy(error.var.begin(), error.var.end(), out.err.begin() + sets.sets);
+}
+
+// Of s x + b, from those of x: (s mean + b, s^2 var). b is a number, or one for each channel.
+void adjust_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const double scale = node.attrs.real_or("scale", 1);
+  const size_t sets = out.data.size() / 2;
+  for (size_t s = 0; s < sets; ++s) {
+    const double shift = in[1] ? in[1]->data[s % in[1]->data.size()] : node.attrs.real_or("shift", 0);
+    out.data[s] = in[0]->data[s] * scale + shift;
+    out.data[sets + s] = in[0]->data[sets + s] * scale * scale;
+  }
 }
 
 void normalize_evaluate(const Node& node, Inputs in, Tensor& out) {
@@ -225,7 +253,8 @@ std::vector<Operation> ops_norms() {
   const std::vector<std::string_view> sets = {"batch", "instance", "group"};
   Operation moments;
   moments.name = "moments";
-  moments.summary = "mean and biased variance of each set";
+  moments.summary =
+      "mean and biased variance of each set that batch, instance or group norm has; never 16-bit";
   moments.example = "moments batch";
   moments.args = {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
                   {.name = "groups", .kind = Arg::Kind::kInts, .single = true}};
@@ -234,8 +263,29 @@ std::vector<Operation> ops_norms() {
   };
   moments.evaluate = moments_evaluate;
   moments.reach = norm_reach;
+  moments.bound = moments_bound;
   moments.ops_per_element = 4;
   moments.internal = true;
+
+  Operation adjust;
+  adjust.name = "adjust_moments";
+  adjust.summary = "moments of scale x + shift, from those of x";
+  adjust.example = "adjust_moments bias";
+  adjust.args = {{.name = "scale", .kind = Arg::Kind::kReal, .named = true},
+                 {.name = "shift", .kind = Arg::Kind::kOperand}};
+  adjust.shape = [](const Graph& graph, const Node& node) {
+    const Shape& x = shape_of(graph, node, 0);
+    if (x.size() != 2 || x[0] != 2)
+      throw invalid("adjust_moments meets a value of shape {}; it must be moments", to_string(x));
+    if (node.in[1] != kNone && x[1] % count(shape_of(graph, node, 1)) != 0)
+      throw invalid("the shift of adjust_moments has shape {}; there are {} sets",
+                    to_string(shape_of(graph, node, 1)), x[1]);
+    return x;
+  };
+  adjust.evaluate = adjust_evaluate;
+  adjust.reach = [](const Node&) { return Reach::kPoint; };
+  adjust.internal = true;
+  adjust.of_weights = true;  // two axes, not N C ...
 
   Operation normalize = row("normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
                             "normalize batch @m weight bias", {});
@@ -259,6 +309,7 @@ std::vector<Operation> ops_norms() {
 
   ops.push_back(rms);
   ops.push_back(moments);
+  ops.push_back(adjust);
   ops.push_back(normalize);
   return ops;
 }

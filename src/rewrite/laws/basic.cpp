@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <limits>
+#include <map>
 
 #include "graph/ops/reductions.h"
 #include "rewrite/laws/law.h"
@@ -26,6 +28,26 @@ std::optional<Graph> drop_identity(const Graph& graph, Id id, Firing& firing) {
   firing.where = print_stage(graph, id);
   firing.why = "it gives back each element as it is";
   return Edit(graph).replace(id, node.in[0]);
+}
+
+// Two nodes of the same operation with the same operands and attributes are one value: it is computed once,
+// and rounded once. Exact. Tried at the input, for all nodes at once.
+std::optional<Graph> share_equal(const Graph& graph, Id id, Firing& firing) {
+  if (id != 0) return std::nullopt;
+  std::map<std::pair<const Operation*, std::vector<Id>>, std::vector<Id>> seen;
+  for (Id at = 0; at < graph.size(); ++at) {
+    const Node& node = graph[at];
+    if (node.in.empty()) continue;
+    std::vector<Id>& alike = seen[{node.op, node.in}];
+    const auto same = std::ranges::find_if(alike, [&](Id other) { return graph[other].attrs == node.attrs; });
+    if (same != alike.end()) {
+      firing.where = print_stage(graph, at);
+      firing.why = "it has the operands and attributes of another";
+      return Edit(graph).replace(at, *same);
+    }
+    alike.push_back(at);
+  }
+  return std::nullopt;
 }
 
 // clamp(x; lo, hi) = x * NaN where a limit is NaN: all of it is NaN, as in PyTorch, which engines need not

@@ -32,7 +32,7 @@ class Edit {
 };
 
 inline bool is_number(const Node& node) { return node.in.size() == 2 && node.in[1] == kNone; }
-inline bool only_user(const Graph& graph, Id id) { return users(graph)[id].size() == 1; }
+bool only_user(const Graph& graph, Id id);  // whether it is read once, the output counting as a reader
 
 // The second operand of an arithmetic node, broadcast against the node's shape (all 1 for a number).
 Shape operand_shape(const Graph& graph, const Node& node);
@@ -57,12 +57,15 @@ bool tiles_space(const Graph& graph, const Node& pool);
 
 // The laws; each file holds the ones of its subject.
 std::optional<Graph> drop_identity(const Graph&, Id, Firing&);
+std::optional<Graph> share_equal(const Graph&, Id, Firing&);
 std::optional<Graph> clamp_to_nan(const Graph&, Id, Firing&);
 std::optional<Graph> split_bias(const Graph&, Id, Firing&);
 std::optional<Graph> drop_shift(const Graph&, Id, Firing&);
 std::optional<Graph> drop_scale(const Graph&, Id, Firing&);
 std::optional<Graph> center_weights(const Graph&, Id, Firing&);
+std::optional<Graph> adjust_moments(const Graph&, Id, Firing&);
 std::optional<Graph> split_norm(const Graph&, Id, Firing&);
+std::optional<Graph> shorten_stride(const Graph&, Id, Firing&);
 std::optional<Graph> merge_pools(const Graph&, Id, Firing&);
 std::optional<Graph> pool_before_monotone(const Graph&, Id, Firing&);
 std::optional<Graph> average_before_linear(const Graph&, Id, Firing&);

@@ -1,5 +1,7 @@
 #include "graph/ops/norms.h"
 
+#include <algorithm>
+
 #include "rewrite/laws/law.h"
 
 namespace upweave {
@@ -91,7 +93,7 @@ std::optional<Graph> center_weights(const Graph& graph, Id id, Firing& firing) {
   if (!is(norm, "layer_norm") || norm.attrs.word("axes") != "channel") return std::nullopt;
   Id conv = norm.in[0], bias = kNone;
   if (!only_user(graph, conv)) return std::nullopt;
-  if (is(graph[conv], "add") && !is_number(graph[conv]) && weight_side(graph)[graph[conv].in[1]] &&
+  if (is(graph[conv], "add") && !is_number(graph[conv]) && graph[graph[conv].in[1]].of_parameters &&
       shape_of(graph, graph[conv], 1).size() == 1 && shape_of(graph, graph[conv], 1)[0] == norm.shape[1]) {
     bias = graph[conv].in[1];
     conv = graph[conv].in[0];
@@ -107,6 +109,48 @@ std::optional<Graph> center_weights(const Graph& graph, Id id, Firing& firing) {
   firing.where = print_stage(graph, conv) + " | " + print_stage(graph, id);
   firing.why = "the norm is over all output channels of an ungrouped convolution that nobody else reads";
   return edit.replace(id, edit.add("rms_norm", {value, norm.in[1], norm.in[2]}, norm.attrs));
+}
+
+// moments(s x + b) = (s mean + b, s^2 var) of x, so that moments that are given out and the norm that drops
+// the same shift or scale share one value and one sweep. s is a number: finite, not 0, its square neither
+// overflows nor vanishes in float32. b is a finite number, or parameters that have one value in each set:
+// where it is NaN or infinite, the variance comes out as if it were not. Only outputs read the moments, as
+// they are or adjusted: a norm subtracts the mean from x + b again, and would meet the rounding of both sums.
+std::optional<Graph> adjust_moments(const Graph& graph, Id id, Firing& firing) {
+  const Node& moments = graph[id];
+  if (!is(moments, "moments")) return std::nullopt;
+  const Node& f = graph[moments.in[0]];
+  if (!one_of(f, {"add", "sub", "mul", "div"}) || shape_of(graph, f, 0) != f.shape) return std::nullopt;
+  const auto outwards = [&](Id reader) { return reader == kNone || is(graph[reader], "adjust_moments"); };
+  if (!std::ranges::all_of(users(graph)[id], outwards)) return std::nullopt;
+  Edit edit(graph);
+  Attributes attrs;
+  Id shift = kNone;
+  if (one_of(f, {"mul", "div"})) {
+    if (!is_number(f)) return std::nullopt;
+    const double value = f.attrs.real("value"), s = is(f, "mul") ? value : 1 / value;
+    if (!(s * s > 1e-30 && s * s < 1e30)) return std::nullopt;
+    attrs.set("scale", s);
+    firing.why = fmt::format("a factor of {} scales mean and deviation alike", s);
+  } else if (is_number(f)) {
+    const double b = f.attrs.real("value");
+    if (!std::isfinite(b)) return std::nullopt;
+    attrs.set("shift", is(f, "add") ? b : -b);
+    firing.why = "a number moves the mean alone";
+  } else {
+    const Shape b = operand_shape(graph, f);
+    if (!is(f, "add") || !weight_side(graph)[f.in[1]] || b[0] != 1 ||
+        !constant_over_sets(moments, f.shape, b))
+      return std::nullopt;
+    shift = f.in[1];
+    firing.why =
+        "the operand has one value in each set, which moves the mean alone; a NaN or infinity in it no "
+        "longer "
+        "reaches the variance";
+  }
+  firing.where = print_stage(graph, moments.in[0]) + " | " + print_stage(graph, id);
+  const Id inner = edit.again(id, {f.in[0]});
+  return edit.replace(id, edit.add("adjust_moments", {inner, shift}, attrs));
 }
 
 // batch, group and instance norm: norm(x) = normalize(x, moments(x)). The moments end a pass; the rest is an

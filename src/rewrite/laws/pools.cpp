@@ -27,6 +27,24 @@ std::optional<Graph> merge_pools(const Graph& graph, Id id, Firing& firing) {
   return edit.replace(id, merged);
 }
 
+// A pool whose windows along an axis are one has no use for a stride there: it is no larger than the extent,
+// so that products of strides stay as small as products of extents. Exact for every value.
+std::optional<Graph> shorten_stride(const Graph& graph, Id id, Firing& firing) {
+  const Node& pool = graph[id];
+  if (!is_pool(pool) || !pool.attrs.has("stride")) return std::nullopt;
+  const Shape& in = shape_of(graph, pool, 0);
+  const Shape given = per_axis(pool, "stride", spatial_rank(in), 1);
+  Shape stride = given;
+  for (size_t a = 0; a < stride.size(); ++a) stride[a] = std::min(stride[a], in[a + 2]);
+  if (stride == given) return std::nullopt;
+  Edit edit(graph);
+  const Id shorter = edit.again(id, pool.in);
+  edit.node(shorter).attrs.set("stride", stride);
+  firing.where = print_stage(graph, id);
+  firing.why = fmt::format("one window fits an axis that is shorter than its stride {}", to_string(given));
+  return edit.replace(id, shorter);
+}
+
 // max_pool(f(x)) = f(max_pool(x)) for f that never decreases: tanh, relu, clamp, + b, * s > 0: one f a
 // window. For f(x) = a x + b with a < 0, max_pool(f(x)) = a min_pool(x) + b. Where the sign of `a` is known
 // only with the weights (a norm's weight, a scale per channel), the pool takes that tensor as its `sign`. f
@@ -61,7 +79,7 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
              std::isfinite(f.attrs.real("value"))) {
     kind = is(pool, "max_pool") ? "min_pool" : "max_pool";
     firing.why = fmt::format("a factor of {} turns the largest into the smallest", f.attrs.real("value"));
-  } else if (is(f, "mul") && !is_number(f) && sign == kNone && weight_side(graph)[f.in[1]] &&
+  } else if (is(f, "mul") && !is_number(f) && sign == kNone && graph[f.in[1]].of_parameters &&
              operand_shape(graph, f)[0] == 1) {
     sign = f.in[1];
     firing.why =
@@ -148,29 +166,29 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
 }
 
 // The mean over space of a convolution is linear in x: each tap meets the sum of x over the box of inputs
-// that it carries into the output, so no output is ever computed. Each tap must reach the output, for a NaN
-// in one that does not was never seen. NaN and infinities of x come out as before; an infinite tap made NaN
-// of an x of 0 or of x of both signs, and now meets their sum.
+// that it carries into the output, so no output is ever computed. Nobody else may read the convolution: its
+// outputs would be computed all the same, by rounded or transformed products, and where they or their
+// statistics meet this mean again (a norm, x - mean) the difference would keep the rounding that cancels
+// between sums of the same products. Each tap must reach the output, for a NaN in one that does not was never
+// seen. NaN and infinities of x come out as before; an infinite tap made NaN of an x of 0 or of x of both
+// signs, and now meets their sum.
 std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing) {
   const Node& mean = graph[id];
   if (!is(mean, "mean") || mean.attrs.word("axes") != "space") return std::nullopt;
   const Id cid = mean.in[0];
   const Node& conv = graph[cid];
-  if (!is(conv, "conv_transpose") || conv.in[2] != kNone) return std::nullopt;
+  if (!is(conv, "conv_transpose") || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
   const ConvGeometry g = conv_geometry(graph, conv);
   for (size_t a = 0; a < g.spatial; ++a) {
-    for (int64_t k = 0; k < g.kernel[a]; ++k) {
-      if (inputs_of_tap(g, a, k) == 0) return std::nullopt;
-    }
+    if (!all_taps_land(g, a)) return std::nullopt;
   }
   Edit edit(graph);
   Attributes attrs = conv.attrs;
   attrs.set("out", Shape(conv.shape.begin() + 2, conv.shape.end()));
   firing.where = print_stage(graph, cid) + " | " + print_stage(graph, id);
   firing.why =
-      "a mean over all of space is linear: it needs only sums of the input, border slabs apart; an infinite "
-      "tap "
-      "now meets that sum, not each element";
+      "a mean over all of space is linear and nobody else reads the convolution: only sums of the input are "
+      "needed, border slabs apart; an infinite tap now meets that sum, not each element";
   return edit.replace(id, edit.add("mean_conv", {conv.in[0], conv.in[1], kNone}, attrs));
 }
 

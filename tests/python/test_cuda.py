@@ -132,6 +132,20 @@ def test_memory_is_given_back(tensors):
     assert torch.cuda.mem_get_info()[0] >= before
 
 
+def test_a_plan_runs_where_its_tensors_are(tensors):
+    """Whichever GPU is current; with one GPU, that a plan can be asked for by its number and not beyond."""
+    last = torch.cuda.device_count() - 1
+    there = {name: t.to(f"cuda:{last}") for name, t in tensors.items()}
+    with torch.cuda.device(0):
+        plan = upweave.compile(TEXT, **there)
+        y = plan(**there)
+    assert y.device.index == last
+    torch.testing.assert_close(y.cpu(), upweave.compile(TEXT, **tensors)(**tensors), rtol=1e-4, atol=1e-4)
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    with pytest.raises(ValueError, match=f"device is {last + 1}; this machine has {last + 1} GPU"):
+        upweave._core.Plan(TEXT, False, {}, shapes, "f32", "cuda", "strict", "auto", 0, last + 1)
+
+
 def test_mixed_devices(tensors):
     there = {name: t.cuda() for name, t in tensors.items()}
     plan = upweave.compile(TEXT, **there)
@@ -141,15 +155,44 @@ def test_mixed_devices(tensors):
         upweave.compile(TEXT, input=there["input"], kernel=tensors["kernel"])
 
 
-def test_compiled_model(tensors):
+@pytest.mark.parametrize("precision, error", (("ieee", 1e-5), ("tf32", 1e-2)))
+def test_compiled_model(tensors, precision, error):
+    """As exact as PyTorch's own switch asks for."""
     import upweave.torch
 
     model = torch.nn.Sequential(torch.nn.ConvTranspose3d(16, 32, 4, 2, 1), torch.nn.InstanceNorm3d(32),
                                 torch.nn.ReLU()).cuda()
-    x = tensors["input"].cuda()
-    before = upweave.torch.statistics()
+    x, before = tensors["input"].cuda(), upweave.torch.statistics()
+    torch._dynamo.reset()
+    switch = torch.backends.cudnn.conv
+    was, switch.fp32_precision = switch.fp32_precision, precision
+    try:
+        with torch.no_grad():
+            run = torch.compile(model, backend="upweave", options={"rest": "eager", "take": "all"})
+            y = run(x)
+            assert torch.equal(run(x), y)
+    finally:
+        switch.fp32_precision = was
     with torch.no_grad():
-        y = torch.compile(model, backend="upweave", options={"rest": "eager"})(x)
         exact = model.double()(x.double())
-    assert upweave.torch.statistics().calls == before.calls + 1
-    torch.testing.assert_close(y.double(), exact, rtol=1e-4, atol=1e-4)
+    after = upweave.torch.statistics()
+    assert after.calls == before.calls + 2 and after.packed == before.packed + 1 and after.eager == before.eager
+    torch.testing.assert_close(y.double(), exact, rtol=error, atol=error)
+    assert (precision == "tf32") == bool((y.double() - exact).abs().max() > 1e-5)
+
+
+def test_tensors_of_another_stream(tensors):
+    """Packed on one stream, read on another."""
+    import upweave.torch
+
+    model = torch.nn.ConvTranspose3d(16, 32, 4, 2, 1).cuda()
+    x = tensors["input"].cuda()
+    torch._dynamo.reset()
+    run = torch.compile(model, backend="upweave", options={"rest": "eager", "take": "all"})
+    with torch.no_grad():
+        expected = run(x)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = run(x)
+        torch.cuda.synchronize()
+    assert torch.equal(y, expected)

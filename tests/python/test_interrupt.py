@@ -129,7 +129,7 @@ def test_a_compiled_model_is_interrupted_too(alarm):
     import upweave.torch
 
     model = torch.nn.Sequential(torch.nn.ConvTranspose3d(8, 48, 9), torch.nn.ReLU())
-    run = torch.compile(model, backend="upweave", options={"rest": "eager"})
+    run = torch.compile(model, backend="upweave", options={"rest": "eager", "take": "all"})
     x = torch.randn(3, 8, 24, 24, 24)
     with torch.no_grad():
         expected, calls = run(x), upweave.torch.statistics().calls

@@ -42,7 +42,7 @@ def test_verify_sees_a_wrong_answer(tensors, engine):
 
     class Wrong:
         run = staticmethod(lambda x, p, out, *rest: (core.run(x, p, out, *rest), out.__imul__(1.001)))
-        truth = core.truth
+        judge = core.judge
 
     wrong = upweave.Plan(core, TEXT, "f32", engine)
     wrong._core = Wrong
@@ -168,7 +168,7 @@ def test_cost_and_memory(plan):
 
 def test_lists():
     names = {operation.name for operation in upweave.vocabulary()}
-    assert {"conv_transpose", "softmax", "mish", "group_norm"} <= names and "moments" not in names
+    assert {"conv_transpose", "softmax", "mish", "group_norm"} <= names and "normalize" not in names
     slugs = {entry.slug for entry in upweave.catalog()}
     assert len(slugs) >= 35 and "conv-transpose3d-max-max-sum" in slugs
 
@@ -314,7 +314,8 @@ def test_mistakes_of_compile(engine):
             (ValueError, "threads is -1", "conv_transpose kernel", {"threads": -1}),
             (TypeError, "dtype is 'int8'", "conv_transpose kernel", {"dtype": "int8"}),
             (NotImplementedError, "reference engine only", "conv_transpose kernel", {"dtype": "float64", "engine": "cpu"}),
-            (ValueError, "cannot be called out", "conv_transpose kernel | add out", {})):
+            (ValueError, "'out' cannot be a parameter's name", "conv_transpose kernel | add out", {}),
+            (ValueError, "cannot be called outs", "conv_transpose kernel | add outs", {})):
         with pytest.raises(kind, match=re.escape(sentence)):
             upweave.compile(text, **{"engine": engine, "input": (1, 2, 3), "kernel": (2, 3, 2), **more})
     with pytest.raises(TypeError, match="text is a int"):
@@ -453,3 +454,92 @@ def test_a_signal_is_felt_and_the_plan_lives_on(plan, tensors):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     assert (plan(**tensors) == expected).all()
+
+
+def test_extra_outputs(tensors, engine):
+    text = ("conv_transpose kernel bias s2 p1 as c | moments batch out stats | @c | batch_norm | relu out y "
+            "| mean space drop")
+    for dtype in (np.float32, np.float16):
+        arrays = {name: t.astype(dtype) for name, t in tensors.items()}
+        plan = upweave.compile(text, engine=engine, **arrays)
+        assert plan.extra_outputs == {"stats": ("f32", (2, 7)),
+                                      "y": ("f32" if dtype == np.float32 else "f16", (2, 7, 6, 7, 12))}
+        result, extra = plan(**arrays)
+        assert result.shape == (2, 7) and set(extra) == {"stats", "y"}
+        assert extra["stats"].dtype == np.float32 and extra["y"].dtype == dtype
+        c = upweave.compile("conv_transpose kernel bias s2 p1", engine=engine, **tensors)
+        values = c(**{name: a.astype(np.float32) for name, a in arrays.items()}).astype(np.float64)
+        np.testing.assert_allclose(extra["stats"][0], values.mean((0, 2, 3, 4)), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(extra["stats"][1], values.var((0, 2, 3, 4)), rtol=1e-4)
+        assert plan.verify(**arrays) <= 1
+        stats = np.full((2, 7), np.nan, np.float32)
+        again, outs = plan(**arrays, outs={"stats": stats})
+        assert outs["stats"] is stats and (stats == extra["stats"]).all() and (again == result).all()
+        with pytest.raises(TypeError, match="stats has dtype f64"):
+            plan(**arrays, outs={"stats": stats.astype(np.float64)})
+        with pytest.raises(ValueError, match="stats has shape 2x6"):
+            plan(**arrays, outs={"stats": stats[:, :6].copy()})
+        with pytest.raises(TypeError, match="z is none of the pipeline's extra outputs"):
+            plan(**arrays, outs={"z": stats})
+
+
+def test_masks_are_not_ignored():
+    x = np.ma.masked_array(np.ones((1, 2, 4), np.float32), mask=False)
+    plan = upweave.compile("relu", input=(1, 2, 4))
+    assert np.array_equal(plan(x), np.ones((1, 2, 4)))  # nothing is hidden
+    x[0, 0, 0] = np.ma.masked
+    with pytest.raises(ValueError, match="input has masked elements"):
+        plan(x)
+    with pytest.raises(ValueError, match="out has masked elements"):
+        plan(np.ones((1, 2, 4), np.float32), out=x)
+
+
+def test_a_negated_view_is_read_as_what_it_is():
+    torch = pytest.importorskip("torch")
+    z = torch.complex(torch.zeros(1, 2, 4), torch.arange(1.0, 9).reshape(1, 2, 4))
+    x = torch._neg_view(z.imag.contiguous())
+    assert x.is_neg() and x.is_contiguous()
+    plan = upweave.compile("mul 2", input=(1, 2, 4))
+    assert torch.equal(plan(x), -2 * z.imag)
+    with pytest.raises(ValueError, match="out is a view that PyTorch negates"):
+        plan(torch.ones(1, 2, 4), out=x)
+
+
+def test_names_keep_what_follows_a_nul():
+    x = np.ones((1, 2, 4), np.float32)
+    plan = upweave.compile("add b", input=x.shape, b=(2,))
+    with pytest.raises(TypeError, match=r"b\\x00c is none of the pipeline's tensors"):
+        plan(x, **{"b\0c": np.ones(2, np.float32)})
+    with pytest.raises(ValueError, match=r"no tensor named 'b\\x00c'"):
+        upweave.compile("add b", input=x.shape, **{"b\0c": (2,)})
+    with pytest.raises(ValueError, match=r"setting 's\\x00' is none"):
+        upweave.compile("max_pool $s", input=x.shape, settings={"s\0": 2})
+
+
+@pytest.mark.parametrize("arguments", [
+    {"input": (1, 2, 2**70)}, {"input": (1, 2, 4), "threads": 2**40}, {"input": (1, 2, 4), "threads": -2**70},
+    {"input": (1, 2, 4), "settings": {"s": (float("inf"), 1)}}, {"input": (1, 2, -2**63)}])
+def test_numbers_beyond_what_fits_are_wrong_values(arguments):
+    text = "max_pool $s" if "settings" in arguments else "relu"
+    if arguments.get("threads") == 2**40:  # more threads than there can be is all that there are
+        assert upweave.compile(text, **arguments).shape == (1, 2, 4)
+        return
+    with pytest.raises(ValueError):
+        upweave.compile(text, **arguments)
+
+
+def test_a_stream_beyond_a_pointer_is_a_wrong_value():
+    plan = upweave.compile("relu", input=(1, 2, 4))
+    with pytest.raises(ValueError, match="stream"):
+        plan(np.ones((1, 2, 4), np.float32), stream=2**80)
+
+
+def test_sentences_quote_little():
+    x = np.ones((1, 2, 4), np.float32)
+    plan = upweave.compile("relu", input=x.shape)
+    for call in (lambda: plan(x, **{"z" * 10**6: x}), lambda: upweave.compile("z" * 10**5, input=x.shape),
+                 lambda: upweave.compile("relu", input=x.shape, **{"\n" * 10**5: (1,)}),
+                 lambda: upweave.compile("relu", input=x.shape, engine="\x1b" * 10**5)):
+        with pytest.raises((TypeError, ValueError)) as error:
+            call()
+        assert len(str(error.value)) < 700 and "\n" not in str(error.value) and "\x1b" not in str(error.value)

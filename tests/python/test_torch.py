@@ -1,6 +1,7 @@
 """torch.compile(model, backend="upweave"): the same answers as PyTorch, in one call where the vocabulary reaches."""
 
 import copy
+import gc
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 import kernelbench  # noqa: E402
 import upweave  # noqa: E402
 import upweave.torch as ut  # noqa: E402
-from upweave.torch import _op  # noqa: E402
+from upweave.torch import _op, _recipes, _weights  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,15 @@ def fresh():
     torch._dynamo.reset()
 
 
+ALL = {"rest": "eager", "take": "all"}  # small models would not pay
+
+
 def compiled(model, **options):
-    return torch.compile(model, backend="upweave", options={"rest": "eager", **options})
+    return torch.compile(model, backend="upweave", options={**ALL, **options})
+
+
+def report(model, *inputs):
+    return ut.report(model, *inputs, options={"take": "all"})
 
 
 class Recorder:
@@ -37,9 +45,10 @@ class Recorder:
     def __init__(self, monkeypatch):
         self.runs, execute = [], _op._execute
 
-        def record(text, input, tensors, options):
-            out = execute(text, input, tensors, options)
-            self.runs.append((text, input.clone(), {n: t.clone() for n, t in tensors.items()}, out))
+        def record(text, names, input, tensors, options):
+            out = execute(text, names, input, tensors, options)
+            made = _recipes.make(names, tensors, input.dtype, input.dtype, input.device)
+            self.runs.append((text, input.clone(), {n: t.clone() for n, t in made.items()}, out[0]))
             return out
 
         monkeypatch.setattr(_op, "_execute", record)
@@ -50,7 +59,7 @@ class Recorder:
         plan = upweave.compile(text, engine="reference", input=x, **tensors)
         with torch.no_grad():
             truth, bound = plan._core.truth({"input": x, **tensors})
-        return np.frombuffer(bound).reshape(out.shape)
+        return np.frombuffer(bound)[:out.numel()].reshape(out.shape)  # behind it are extra outputs
 
 
 # --- KernelBench ---
@@ -71,8 +80,11 @@ def test_kernelbench(number, monkeypatch):
     assert after.calls - before.calls == 1 and after.eager == before.eager
     assert y.shape == expected.shape and y.dtype == torch.float32
     assert expected.max() - expected.min() > 1e-3  # nothing is flattened that could be wrong
-    error = (y.double() - expected).abs().numpy()
-    assert (error <= recorder.bound().reshape(error.shape)).all()
+    error, bound = (y.double() - expected).abs().numpy(), recorder.bound()
+    if number == 26:  # PyTorch goes on with c + T = z: d(z hardswish(z)) <= 2.5 |z| + 1, and a few roundings of its own
+        z = truth.conv(inputs[0].double()).add(inputs[1]).abs().detach().numpy()
+        bound = (2.5 * z + 1) * (bound + 2**-23 * z)
+    assert (error <= bound.reshape(error.shape)).all()
     for (name, buffer), ours in zip(eager.named_buffers(), model.buffers()):
         torch.testing.assert_close(ours, buffer, rtol=1e-5, atol=1e-6, msg=name)
 
@@ -95,8 +107,8 @@ def test_kernelbench_gradients(number):
 def test_report_covers_every_model():
     for number in (2, 38, 72):
         model, inputs = kernelbench.make(number)
-        report = ut.report(model, *inputs)
-        assert report.calls == 1 and all(name.startswith("add_") for name in report.left)
+        found = report(model, *inputs)
+        assert found.calls == 1 and all(name.startswith("add ") for name in found.left)  # batches that were seen
 
 
 # --- The operator ---
@@ -104,10 +116,9 @@ def test_report_covers_every_model():
 
 def test_opcheck():
     x, k, b = torch.randn(2, 3, 5), torch.randn(3, 4, 3), torch.randn(4)
-    arguments = (x, [k, b], "conv_transpose k bias=b s2 | batch_norm eps=1e-05 | gelu", "k b",
-                 "conv_transpose k bias=b s2", "")
-    torch.library.opcheck(torch.ops.upweave.run.default, arguments)
-    needing = (x.requires_grad_(), [k.requires_grad_(), b], *arguments[2:4], "", "")
+    text = "conv_transpose k bias=b s2 as c | moments batch out m | @c | batch_norm eps=1e-05 | gelu"
+    torch.library.opcheck(torch.ops.upweave.run.default, (x, [k, b], text, "k b", ""))
+    needing = (x.requires_grad_(), [k.requires_grad_(), b], "conv_transpose k bias=b s2 | batch_norm | gelu", "k b", "")
     torch.library.opcheck(torch.ops.upweave.run.default, needing)
 
 
@@ -173,14 +184,14 @@ def test_eval_norm_folds_and_dropout_disappears(axes):
     model = Net(conv(3, 6, 3, stride=2), busy(norm(6)), nn.Dropout(0.5), nn.ReLU(inplace=True)).eval()
     x = torch.randn(2, 3, *range(4, 4 + axes))
     check(model, x)
-    assert "batch_norm" not in ut.report(model, x).texts[0] and " | mul " not in ut.report(model, x).texts[0]
+    assert "batch_norm" not in report(model, x).texts[0] and " | mul " not in report(model, x).texts[0]
 
 
 def test_eval_norm_behind_groups_and_further_away():
     x = torch.randn(2, 4, 5, 6)
     model = Net(nn.ConvTranspose2d(4, 6, 3, groups=2, dilation=2), busy(nn.BatchNorm2d(6)), nn.SiLU()).eval()
     check(model, x)
-    assert ut.report(model, x).texts == ["conv_transpose t0 bias=t3 d2 g2 | swish"]
+    assert report(model, x).texts == ["conv_transpose t0 bias=t3 d2 g2 | swish"]
     check(Net(nn.ConvTranspose2d(4, 6, 3), nn.Tanh(), busy(nn.BatchNorm2d(6))).eval(), x)
 
 
@@ -200,14 +211,14 @@ def test_a_folded_norm_follows_its_statistics():
     """What was folded and packed is kept; a change of the statistics alone, or of the weights alone, is seen."""
     model, x = Gated().eval(), torch.randn(2, 16, 4, 5)
     check(model, x)
-    assert ut.report(model, x).texts[0].startswith("conv_transpose t0 bias=t3 s2 as v")
+    assert report(model, x).texts[0].startswith("conv_transpose t0 bias=t3 s2 as v")
     run, before = compiled(model), ut.statistics()
     with torch.no_grad():
         for change in (lambda: None, lambda: None, lambda: model.norm.running_mean.add_(1),
                        lambda: model.conv.weight.mul_(2)):
             change()
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
-    assert ut.statistics().packed - before.packed == 3
+    assert ut.statistics().packed - before.packed == 2  # what was packed before serves
 
 
 @pytest.mark.parametrize("text", (
@@ -226,8 +237,8 @@ def test_what_does_not_fold(text):
 
 def test_training_dropout_is_left_alone():
     model = Net(nn.ConvTranspose1d(3, 4, 3), nn.ReLU(), nn.Dropout(0.5))
-    report = ut.report(model, torch.randn(2, 3, 5))
-    assert report.calls == 1 and "dropout" in report.left[0] and "drops at random" in str(report)
+    found = report(model, torch.randn(2, 3, 5))
+    assert found.calls == 1 and "dropout" in found.left[0] and "drops at random" in str(found)
 
 
 def test_training_norm_updates_its_statistics_each_step():
@@ -247,8 +258,8 @@ def test_two_convolutions_are_two_calls():
     model = Net(nn.ConvTranspose2d(3, 5, 4, stride=2, padding=1), nn.InstanceNorm2d(5, affine=True), nn.LeakyReLU(0.2),
                 nn.Conv2d(5, 5, 3), nn.ReLU(), nn.ConvTranspose2d(5, 2, 2, stride=2), nn.Sigmoid())
     check(model, torch.randn(2, 3, 5, 4), calls=2)
-    report = ut.report(model, torch.randn(2, 3, 5, 4))
-    assert report.texts[1].startswith("relu | conv_transpose") and len(report.left) == 1  # the convolution
+    found = report(model, torch.randn(2, 3, 5, 4))
+    assert found.texts[1].startswith("relu | conv_transpose") and len(found.left) == 1  # the convolution
 
 
 @pytest.mark.parametrize("head, text", (
@@ -262,7 +273,7 @@ def test_what_stands_before(head, text):
     """As much of it as can be said, down to the first node that cannot."""
     model, x = Net(*head(), nn.ConvTranspose2d(4, 5, 3, stride=2), nn.ReLU()).eval(), torch.randn(2, 4, 6, 8)
     check(model, x)
-    assert ut.report(model, x).texts[0].startswith(text)
+    assert report(model, x).texts[0].startswith(text)
 
 
 def test_a_head_in_training_mode_keeps_its_statistics():
@@ -271,7 +282,7 @@ def test_a_head_in_training_mode_keeps_its_statistics():
     with torch.no_grad():
         torch.testing.assert_close(compiled(model)(x), other(x), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model[0].running_var, other[0].running_var)
-    assert ut.report(model, x).texts[0].startswith("relu | conv_")
+    assert report(model, x).texts[0].startswith("relu | conv_")
 
 
 class Channels(nn.Module):
@@ -305,7 +316,7 @@ def test_values_that_escape():
     with torch.no_grad():
         for ours, theirs in zip(compiled(model)(x, skip), model(x, skip)):
             torch.testing.assert_close(ours, theirs)
-    assert ut.report(model, x, skip).calls == 1
+    assert report(model, x, skip).calls == 1
 
 
 def test_in_place_changes_that_others_see():
@@ -333,7 +344,7 @@ def test_batch_sizes_do_not_compile_without_end():
 
     def counting(module, inputs):
         graphs.append(1)
-        return ut.backend(module, inputs, options={"rest": "eager"})
+        return ut.backend(module, inputs, options=ALL)
 
     run, before = torch.compile(model, backend=counting), ut.statistics()
     with torch.no_grad():
@@ -356,18 +367,19 @@ def test_everything_dynamic():
         def forward(self, x, factor):
             return self.slope(self.norm(self.conv(x))) * factor
 
-    model, graphs = Model(), []
+    model, graphs, captured = Model(), [], 0
 
     def counting(module, inputs):
         graphs.append(1)
-        return ut.backend(module, inputs, options={"rest": "eager"})
+        return ut.backend(module, inputs, options=ALL)
 
     run, before = torch.compile(model, backend=counting, dynamic=True), ut.statistics()
     with torch.no_grad():
         for size, factor in ((4, 0.5), (6, 0.7), (9, 0.9)):
             x = torch.randn(2, 3, size, size + 1)
             torch.testing.assert_close(run(x, factor), model(x, factor), rtol=1e-4, atol=1e-5)
-        assert len(graphs) == 1
+            captured = captured or len(graphs)
+        assert len(graphs) == captured
         model.slope.negative_slope = 0.7
         torch.testing.assert_close(run(x, factor), model(x, factor), rtol=1e-4, atol=1e-5)
     assert ut.statistics().calls - before.calls == 4 and ut.statistics().eager == before.eager
@@ -381,43 +393,95 @@ def test_kept_plans_are_bounded(monkeypatch):
     with torch.no_grad():
         for n in range(1, 12):
             ut.run("conv_transpose k", torch.randn(1, 2, n), k=k)
-        for n in range(1, 12):  # the backend's calls keep packed weights beside the plans: they go together
-            torch.ops.upweave.run(torch.randn(n, 32, 4), [torch.randn(32, 64, 4)], "conv_transpose k", "k", "",
-                                  ",strict,a test")
     assert ut.statistics().kept <= 5
-    assert {id(plan) for plan, site in _op._packed.entries if site == "a test"} <= set(map(id, _op._plans.plans.values()))
 
 
-def test_weights_are_packed_once_and_never_stale():
-    """Two layers alike but for their weights; then a change that PyTorch's version counter does not see."""
-    model = Net(nn.ConvTranspose2d(16, 16, 4, stride=2), nn.Conv2d(16, 16, 1), nn.ConvTranspose2d(16, 16, 4, stride=2))
-    run, x, before = compiled(model), torch.randn(1, 16, 3, 3), ut.statistics()
+class Two(nn.Sequential):
+    """Two layers alike but for their weights."""
+
+    def __init__(self):
+        super().__init__(nn.ConvTranspose2d(16, 16, 4, stride=2), nn.Conv2d(16, 16, 1),
+                         nn.ConvTranspose2d(16, 16, 4, stride=2))
+
+
+def swap(model):
+    model[0].weight = nn.Parameter(torch.randn_like(model[0].weight))
+
+
+def load(model):
+    model.load_state_dict({name: torch.randn_like(t) / 16 for name, t in model.state_dict().items()})
+
+
+def learn(model):
+    """Two steps of optimizers that change their parameters in their own ways."""
+    for optimizer in (torch.optim.SGD(model.parameters(), 0.5), torch.optim.AdamW(model.parameters(), 0.1, foreach=True)):
+        with torch.enable_grad():
+            model(torch.randn(1, 16, 2, 2)).square().mean().backward()
+        optimizer.step()
+
+
+def behind_its_back(model):
+    model[0].weight.data.numpy()[:] *= -0.5
+    ut.weights_changed()
+
+
+CHANGES = [lambda m: m[2].weight.mul_(2), lambda m: m[0].bias[3:].fill_(1), lambda m: m[0].weight[1].zero_(), swap, load,
+           learn, lambda m: torch._foreach_mul_(list(m.parameters()), 0.5), behind_its_back,
+           lambda m: setattr(m[0].weight, "data", torch.randn_like(m[0].weight) / 16)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("rest", ("eager", "inductor"))
+def test_weights_are_packed_once_and_every_change_is_seen(change, rest):
+    if rest == "inductor" and change not in (swap, learn):
+        pytest.skip("as with rest=eager")
+    model, x = Two(), torch.randn(1, 16, 3, 3)
+    run, before = compiled(model, rest=rest), ut.statistics()
     with torch.no_grad():
         for _ in range(4):
-            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
         assert ut.statistics().packed - before.packed == 2
-        for _ in range(5):
-            model[0].weight.data.numpy()[:] *= -0.5
-            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
-    assert 3 <= ut.statistics().packed - before.packed <= 5  # what changes at every call is not kept for long
+        change(model)
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_made_in_inference_mode_are_read_at_each_call():
+    with torch.inference_mode():
+        model, x = Two(), torch.randn(1, 16, 3, 3)
+        run = compiled(model)
+        for _ in range(3):
+            model[0].weight.mul_(-0.5)
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_kept_weights_go_with_their_model():
+    """As many bytes as the model's that is left, and none without one."""
+    ut.weights_changed()
+    x, sizes = torch.randn(1, 16, 3, 3), []
+    for _ in range(4):
+        torch._dynamo.reset()
+        model = Two()
+        with torch.no_grad():
+            compiled(model)(x)
+        gc.collect()
+        sizes.append(_weights.kept.bytes(x.device))
+    assert len(set(sizes)) == 1 and sizes[0] > 0
+    del model
+    torch._dynamo.reset()
+    gc.collect()
+    _weights.kept._sweep()
+    assert _weights.kept.bytes(x.device) == 0
 
 
 def test_kept_weights_are_bounded(monkeypatch):
-    """By count and by bytes: a few large layers stay, and many batch sizes of small ones."""
-    from upweave.torch._op import _Packed
-
-    packed = _Packed()
-    plans = [upweave.compile("conv_transpose k", input=(n, 8, 4), k=(8, 64, 16)) for n in range(1, 50)]
-    tensors = {"k": torch.randn(8, 64, 16)}  # 32 KiB
-    for plan in plans:
-        packed.get(plan, "site", tensors, None)
-    assert len(packed.entries) == 49 and packed.get(plans[0], "site", tensors, None) is not tensors
-    monkeypatch.setattr(_Packed, "BYTES", 40 * (1 << 15))
-    packed.get(plans[0], "other", tensors, None)
-    assert len(packed.entries) == 40 and (plans[0], "site") in packed.entries  # it was used last
-    monkeypatch.setattr(_Packed, "BYTES", 0)
-    packed.get(plans[0], "third", tensors, None)
-    assert len(packed.entries) == 32
+    """Beyond the limit the layer that was used last stays."""
+    ut.weights_changed()
+    model, x = Two(), torch.randn(1, 16, 3, 3)
+    monkeypatch.setattr(_weights, "_memory", lambda device: 4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-4, atol=1e-4)
+    assert len(_weights.kept.entries) == 1
 
 
 def test_inference_mode():
@@ -482,7 +546,7 @@ def test_every_extent_a_symbol(number):
     model, inputs = kernelbench.make(number)
     before = ut.statistics()
     with torch.no_grad():
-        y = torch.compile(model, backend="upweave", dynamic=True, options={"rest": "eager"})(*inputs)
+        y = torch.compile(model, backend="upweave", dynamic=True, options=ALL)(*inputs)
     assert ut.statistics().calls == before.calls + 1
     torch.testing.assert_close(y, kernelbench.make(number)[0](*inputs), rtol=1e-4, atol=1e-4)
 
@@ -506,13 +570,14 @@ def test_what_is_not_covered_still_works():
         unbatched = nn.ConvTranspose2d(3, 4, 2)
         x = torch.randn(3, 5, 6)
         torch.testing.assert_close(compiled(unbatched)(x), unbatched(x))
-    assert "no batch axis" in str(ut.report(unbatched, x))
+    assert report(unbatched, x).calls == 1
 
 
 def test_the_string_alone_is_enough():
     """In a process that imports torch and nothing else."""
     code = ("import torch; m = torch.nn.ConvTranspose1d(2, 3, 2); x = torch.randn(1, 2, 5)\n"
-            "y = torch.compile(m, backend='upweave')(x); torch.testing.assert_close(y, m(x))\n"
+            "y = torch.no_grad()(torch.compile(m, backend='upweave', options={'take': 'all'}))(x)\n"
+            "torch.testing.assert_close(y, m(x))\n"
             "import upweave.torch; print(upweave.torch.statistics().calls)")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
 
@@ -520,12 +585,89 @@ def test_the_string_alone_is_enough():
 def test_rest_goes_to_inductor():
     model = Net(nn.ConvTranspose1d(2, 3, 4, stride=2), nn.ReLU(), nn.ELU())
     x, seen = torch.randn(2, 2, 5), ut.statistics()
-    other = copy.deepcopy(model)
-    torch.compile(model, backend="upweave")(x).sum().backward()
-    other(x).sum().backward()
+    with torch.no_grad():
+        y = torch.compile(model, backend="upweave", options={"take": "all"})(x)
+        torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
     assert ut.statistics().calls == seen.calls + 1
+
+
+def test_where_gradients_are_needed_everything_is_left():
+    model = Net(nn.ConvTranspose1d(2, 3, 4, stride=2), nn.ReLU())
+    other, x, seen = copy.deepcopy(model), torch.randn(2, 2, 5), ut.statistics()
+    compiled(model)(x).sum().backward()
+    other(x).sum().backward()
+    assert ut.statistics().calls == seen.calls
     for ours, theirs in zip(model.parameters(), other.parameters()):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_precision_follows_pytorchs_switches(monkeypatch):
+    model, x, seen = Net(nn.ConvTranspose1d(2, 3, 4)), torch.randn(2, 2, 5), []
+    monkeypatch.setattr(_op, "compile", lambda text, **given: seen.append(given["precision"]) or upweave.compile(text, **given))
+    switch = torch.backends.mkldnn.conv
+    was = switch.fp32_precision
+    try:
+        with torch.no_grad():
+            for options, value in (({}, "ieee"), ({}, "tf32"), ({"precision": "strict"}, "tf32"), ({"precision": "fast"}, "ieee")):
+                switch.fp32_precision = value
+                _op._plans.plans.clear()
+                ut.weights_changed()
+                compiled(model, **options)(x)
+    finally:
+        switch.fp32_precision = was
+    assert seen == ["strict", "fast", "strict", "fast"]
+    cuda = torch.device("cuda")
+    assert _op.precision_for("", cuda) == ("fast" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "strict")
+
+
+def test_autotune_measures_once_and_remembers(tmp_path, monkeypatch):
+    """Whichever is faster runs; a second process finds the answer on disk."""
+    from upweave.torch import _autotune, _tune
+
+    monkeypatch.setenv("UPWEAVE_CACHE", str(tmp_path))
+    model = Net(nn.ConvTranspose2d(8, 16, 4, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+    other, shapes = copy.deepcopy(model), []
+    measure = _autotune.measure
+    monkeypatch.setattr(_autotune, "measure", lambda *a, **k: shapes.append(1) or measure(*a, **k))
+    run = compiled(model, autotune=True)
+    with torch.no_grad():
+        for size in (6, 6, 9, 6):
+            x = torch.randn(2, 8, size, size)
+            torch.testing.assert_close(run(x), other(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(model[1].running_var, other[1].running_var)
+        assert len(shapes) == 2 and len(list(tmp_path.glob("*.tune"))) == 2
+        _tune._known.clear()
+        _autotune.forget()
+        run(x)
+    assert len(shapes) == 2
+
+
+@pytest.mark.parametrize("faster", (True, False))
+def test_autotune_runs_the_faster(faster, monkeypatch):
+    from upweave.torch import _autotune, _tune
+
+    _tune._known.clear()
+    monkeypatch.setattr(_autotune, "choose", lambda key, ours, theirs, sync: faster)
+    model, x, plans = Net(nn.ConvTranspose2d(4, 6, 3, 2), nn.ReLU()), torch.randn(2, 4, 5, 7), []
+    monkeypatch.setattr(_op, "_run", lambda *a, run=_op._run: plans.append(1) or run(*a))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, autotune=True)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(plans) == faster
+
+
+def test_report_leaves_the_compiled_alone():
+    model, x, graphs = Net(nn.ConvTranspose1d(2, 3, 4, stride=2), nn.ReLU()), torch.randn(2, 2, 5), []
+
+    def counting(module, inputs):
+        graphs.append(1)
+        return module.forward
+
+    run = torch.compile(model, backend=counting)
+    with torch.no_grad():
+        run(x)
+        report(model, x)
+        run(x)
+    assert len(graphs) == 1
 
 
 def test_options_are_checked():

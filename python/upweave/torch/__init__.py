@@ -4,7 +4,9 @@
     print(upweave.torch.report(model, x))             # what it covers, what it leaves, and why
 """
 
-from ._backend import Report, backend, report
+from ._backend import backend
 from ._op import Statistics, run, statistics
+from ._report import Report, report
+from ._weights import weights_changed
 
-__all__ = ["Report", "Statistics", "backend", "report", "run", "statistics"]
+__all__ = ["Report", "Statistics", "backend", "report", "run", "statistics", "weights_changed"]

@@ -1,24 +1,41 @@
-"""torch.compile(model, backend="upweave"), and a report of what it does to a model."""
+"""torch.compile(model, backend="upweave").
+
+PyTorch's own AOTAutograd makes a functional graph of what Dynamo captured: ATen operations that change nothing, share no
+memory that anyone changes, with what the function does to its inputs and buffers as further results. Regions are taken
+from that graph alone, and the rest of it goes to Inductor. Where gradients are needed, or nothing is taken, or anything
+goes wrong on the way, the captured graph goes to Inductor as it is."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+import operator
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
-from torch.fx import GraphModule
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import RestartAnalysis
+from torch._dynamo.utils import detect_fake_mode
+from torch._guards import TracingContext, tracing
+from torch.fx import GraphModule, Node
+from functorch.compile import make_boxed_func
 
-from . import _op  # noqa: F401  (registers the operator)
-from ._regions import Found, describe, rewrite
+from . import _judge, _op
+from ._op import Options, warn_left
+from ._regions import Found, rewrite
 
-_OPTIONS = {"rest": ("inductor", "eager"), "engine": ("", "cpu", "cuda", "reference"), "precision": ("strict", "fast")}
+_OPTIONS = {"rest": ("inductor", "eager"), "engine": ("", "cpu", "cuda", "reference"),
+            "precision": ("", "strict", "fast"), "algorithm": ("auto", "direct"), "take": ("paying", "all"),
+            "autotune": (False, True)}
 # What costs nothing worth compiling.
-_FREE = ("getitem", "to", "reshape", "contiguous", "mul_", "add_", "bn_scale", "bn_shift", "permute", "tensor", "detach",
-         "view", "unsqueeze")
+_FREE = (torch.ops.upweave.run.default, torch.ops.aten.lerp.Scalar, torch.ops.aten.select.int, torch.ops.aten.view.default,
+         torch.ops.aten.permute.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.squeeze.dims)
 
 
-def _choose(options: Optional[Mapping[str, str]]) -> dict[str, str]:
+class _Nothing(Exception):
+    """No region is taken."""
+
+
+def choose(options: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     chosen = {name: values[0] for name, values in _OPTIONS.items()}
     for name, value in (options or {}).items():
         if name not in _OPTIONS:
@@ -29,86 +46,100 @@ def _choose(options: Optional[Mapping[str, str]]) -> dict[str, str]:
     return chosen
 
 
-def _left(module: GraphModule) -> list[str]:
-    """The nodes that stay with PyTorch."""
-    left = []
-    for node in module.graph.nodes:
-        if node.op in ("call_function", "call_method", "call_module") and node.target != torch.ops.upweave.run.default:
-            left.append(describe(node))
-    return left
+def calls(module: GraphModule) -> list[Node]:
+    return [n for n in module.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
 
 
-def backend(module: GraphModule, inputs: Sequence[Any], *, options: Optional[Mapping[str, str]] = None,
-            mode: Optional[str] = None, **_: Any) -> Callable:
-    """The backend that `torch.compile` calls with each captured graph.
-
-    options  rest: "inductor" (default) or "eager", what runs the nodes that no pipeline covers;
-             engine: "cpu", "cuda", "reference", or "" for where the tensors are; precision: "strict" or "fast"
-    """
-    chosen = _choose(options)
-    found = rewrite(module, f"{chosen['engine']},{chosen['precision']}")
-    nothing_left = all(name.partition(" ")[0] in _FREE for name in _left(module))
-    if chosen["rest"] == "eager" or (nothing_left and any(not f.refused for f in found)):
+def _rest(module: GraphModule, inputs: Sequence[Any], chosen: Mapping[str, Any], patches: dict[str, Any]) -> Callable:
+    """What runs a graph: PyTorch's own operators where only free ones are left, Inductor for the others."""
+    if chosen["rest"] == "eager":
         return module.forward
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(module, list(inputs))
+    return compile_fx(module, list(inputs), config_patches=patches or None)
 
 
-@dataclass
-class Report:
-    """What the backend makes of a model: print it."""
-
-    graphs: list[tuple[list[Found], list[str], list[str]]] = field(default_factory=list)
-
-    @property
-    def calls(self) -> int:
-        """Calls of Upweave in one forward."""
-        return sum(not f.refused for found, _, _ in self.graphs for f in found)
-
-    @property
-    def texts(self) -> list[str]:
-        """The pipelines, in order."""
-        return [f.text for found, _, _ in self.graphs for f in found if not f.refused]
-
-    @property
-    def left(self) -> list[str]:
-        """The operations that stay with PyTorch."""
-        return [name for _, left, _ in self.graphs for name in left]
-
-    def __str__(self) -> str:
-        lines = [f"{len(self.graphs)} graph(s), {self.calls} Upweave call(s) a forward"]
-        for number, (found, left, covered) in enumerate(self.graphs, 1):
-            lines.append(f"graph {number}")
-            for f, names in zip(found, covered):
-                if f.refused:
-                    lines.append(f"  {describe(f.convolution)}: left to PyTorch, because {f.refused}")
-                    continue
-                lines += [f"  {f.text}", f"    covers {names}"]
-                lines += [f"    stops at {node}: {reason}" for node, reason in f.stopped[:3]]
-            lines.append(f"  left to PyTorch: {', '.join(left) or 'nothing'}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+def _wants_gradients(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    """True if autograd may be needed: it is on, or the graph turns it on, and something requires a gradient."""
+    on = torch.is_grad_enabled() or any(n.target is torch._C._set_grad_enabled for n in module.graph.nodes)
+    attributes = [*module.parameters(), *module.buffers()]
+    return on and any(isinstance(t, torch.Tensor) and t.requires_grad for t in [*inputs, *attributes])
 
 
-def report(model: Callable, *inputs: Any, **keywords: Any) -> Report:
-    """Runs a copy of the model once and says which operations became one call, which did not, and why. What
-    torch.compile has compiled in this process so far is forgotten, and compiled again when it is called."""
-    result = Report()
+def _may_hold_a_convolution(module: torch.nn.Module) -> bool:
+    return any("conv" in str(node.target) or node.op == "call_module" or node.op == "get_attr"
+               for node in module.graph.nodes)
 
-    def record(module: GraphModule, _: Sequence[Any]) -> Callable:
-        names = {node: describe(node) for node in module.graph.nodes}
-        found = rewrite(module)
-        # What the rewriting itself adds is not the model's.
-        left = [describe(n) for n in module.graph.nodes if n in names
-                and n.op in ("call_function", "call_method", "call_module")]
-        result.graphs.append((found, left, [", ".join(names[n] for n in f.nodes) for f in found]))
-        return module.forward
 
-    if isinstance(model, torch.nn.Module):
-        model = copy.deepcopy(model)
-    torch._dynamo.reset()
-    torch.compile(model, backend=record)(*inputs, **keywords)
-    torch._dynamo.reset()
-    return result
+def backend(module: GraphModule, inputs: Sequence[Any], *, options: Optional[Mapping[str, Any]] = None,
+            mode: Optional[str] = None, **_: Any) -> Callable:
+    """The backend that `torch.compile` calls with each captured graph.
+
+    options  rest: "inductor" (default) or "eager", what runs the operations that no pipeline covers;
+             engine: "cpu", "cuda", "reference", or "" for where the tensors are;
+             precision: "strict", "fast", or "" for what PyTorch's own switches say; algorithm: "auto" or "direct";
+             take: "paying" (default), what is predicted to be faster than Inductor, or "all" that can be said;
+             autotune: True measures both where a shape is met first, and remembers the faster on disk
+    mode     as for Inductor, which gets it for the rest
+    """
+    chosen = choose(options)
+    patches = torch._inductor.list_mode_options(mode) if mode and mode != "default" else {}
+    whole = GraphModule(module, copy.deepcopy(module.graph))  # Inductor may change what it is given
+
+    def left() -> Callable:
+        return _rest(whole, inputs, chosen, patches)
+
+    if not _may_hold_a_convolution(module) or _wants_gradients(module, inputs):
+        return left()
+    found: list[Found] = []
+
+    def compile_inference(graph: GraphModule, fakes: Sequence[Any]) -> Callable:
+        found.extend(take(graph, chosen))
+        if all(f.refused for f in found):
+            raise _Nothing
+        if all(n.target in _FREE or n.target is operator.getitem for n in calls(graph)):
+            return _direct(graph)
+        with tracing(TracingContext(detect_fake_mode(fakes))):
+            rest = _rest(graph, fakes, chosen, patches)
+        return make_boxed_func(lambda *arguments: rest(*arguments))  # what it calls itself is not how it is called
+
+    def compile_training(graph: GraphModule, fakes: Sequence[Any]) -> Callable:
+        raise _Nothing
+
+    try:
+        compiled = aot_autograd(fw_compiler=compile_training, bw_compiler=compile_training,
+                                inference_compiler=compile_inference)(module, list(inputs))
+    except _Nothing:
+        return left()
+    except RestartAnalysis:  # Dynamo wants to capture it differently
+        raise
+    except Exception as error:
+        warn_left("a graph", error)
+        return left()
+
+    def call(*arguments: Any) -> Any:
+        return whole(*arguments) if _op.transformed() else compiled(*arguments)
+
+    return call
+
+
+def take(graph: GraphModule, chosen: Mapping[str, Any]) -> list[Found]:
+    """Puts calls into the graph."""
+    context = TracingContext.try_get()
+    weights = context.fw_metadata.static_input_indices if context and context.fw_metadata else None
+    options = Options(chosen["engine"], chosen["precision"], chosen["algorithm"], autotune=chosen["autotune"])
+
+    def pays(found: Found) -> Optional[str]:
+        reason = _judge.pays(found)
+        return reason if chosen["take"] == "paying" and not chosen["autotune"] else None
+
+    return rewrite(graph, weights or (), options, pays)
+
+
+def _direct(graph: GraphModule) -> Callable:
+    """The graph as Python calls, past PyTorch's dispatcher."""
+    for node in graph.graph.nodes:
+        if node.target is torch.ops.upweave.run.default:
+            node.target = _op.execute
+    graph.recompile()
+    return graph.forward

@@ -1,63 +1,37 @@
-"""A pipeline's text, run by PyTorch's own operators: shapes for tracing, gradients, and what no engine can do."""
+"""A pipeline run by PyTorch's own operators, from the graph that the library's parser makes of its text: shapes for
+tracing, gradients, and what no engine can do."""
 
 from __future__ import annotations
 
 import functools
-import re
-from typing import Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_EXTENT = re.compile(r"(op|s|p|d|g|k)(-?\d[\dx,]*)$")
+from .. import _core
+
 _AXES = {"depth": -3, "height": -2, "width": -1}
 
 
-class _Stage:
-    """One stage's words, sorted: numbers, names, name=value, and extents such as s2x1x2."""
-
-    def __init__(self, text: str) -> None:
-        words = text.split()
-        self.label = words[-1] if len(words) >= 2 and words[-2] == "as" else None
-        if self.label:
-            del words[-2:]
-        self.name, rest = words[0], words[1:]
-        self.numbers: list[str] = []
-        self.names: list[str] = []
-        self.given: dict[str, str] = {}
-        self.extents: dict[str, list[int]] = {}
-        for word in rest:
-            if "=" in word:
-                key, _, value = word.partition("=")
-                self.given[key] = value
-            elif word[0] in "+-.0123456789" or word == "inf":
-                self.numbers.append(word)
-            elif (match := _EXTENT.match(word)) and self.name in ("conv_transpose", "avg_pool", "max_pool", "min_pool"):
-                self.extents[match[1]] = _ints(match[2])
-            else:
-                self.names.append(word)
-
-    def extent(self, prefix: str, fallback: int, axes: int) -> list[int]:
-        values = self.extents.get(prefix, [fallback])
-        return values * axes if len(values) == 1 else values
-
-    def tensor(self, key: str, position: int, find: Callable[[str], Tensor]) -> Optional[Tensor]:
-        name = self.given.get(key) or (self.names[position] if position < len(self.names) else None)
-        return None if name is None else find(name)
-
-    @property
-    def eps(self) -> float:
-        return float(self.given.get("eps", 1e-5))
+class Node(NamedTuple):
+    operation: str
+    name: str  # a parameter's, or the label that `as` or `out` gave
+    operands: tuple[Optional[int], ...]
+    attributes: dict[str, Any]
 
 
-def _ints(word: str) -> list[int]:
-    return [int(v) for v in re.split("[x,]", word)]
+class Pipeline(NamedTuple):
+    nodes: tuple[Node, ...]
+    output: int
+    outputs: dict[str, int]  # the values that `out` gives out besides, by name
 
 
 @functools.lru_cache(maxsize=512)
-def stages(text: str) -> tuple[_Stage, ...]:
-    return tuple(_Stage(part) for part in text.split("|"))
+def parse(text: str) -> Pipeline:
+    rows, output, outputs = _core.graph(text)
+    return Pipeline(tuple(Node(*row) for row in rows), output, outputs)
 
 
 def _space(x: Tensor) -> list[int]:
@@ -68,42 +42,73 @@ def _dims(x: Tensor, axes: str) -> list[int]:
     return [1] if axes == "channel" else _space(x) if axes == "space" else [x.dim() + _AXES[axes]]
 
 
-def _operand(x: Tensor, y: Tensor) -> Tensor:
-    """A vector is a value a channel."""
-    return y.reshape(-1, *(1,) * (x.dim() - 2)) if y.dim() == 1 else y
+def _each(a: dict, name: str, fallback: int, axes: int) -> list[int]:
+    values = list(a.get(name, (fallback,)))
+    return values * axes if len(values) == 1 else values
 
 
-def _conv(x: Tensor, s: _Stage, find: Callable[[str], Tensor]) -> Tensor:
+def _conv(x: Tensor, kernel: Tensor, bias: Optional[Tensor], a: dict) -> Tensor:
     axes = x.dim() - 2
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[axes - 1]
-    return function(x, s.tensor("kernel", 0, find), s.tensor("bias", 1, find), s.extent("s", 1, axes),
-                    s.extent("p", 0, axes), s.extent("op", 0, axes), s.extent("g", 1, 1)[0], s.extent("d", 1, axes))
+    return function(x, kernel, bias, _each(a, "stride", 1, axes), _each(a, "padding", 0, axes),
+                    _each(a, "output_padding", 0, axes), _each(a, "groups", 1, 1)[0], _each(a, "dilation", 1, axes))
 
 
-def _pool(x: Tensor, s: _Stage, kind: str) -> Tensor:
-    axes = x.dim() - 2
-    window = _ints(s.numbers[0])
-    window = window * axes if len(window) == 1 else window
-    stride = s.extent("s", 0, axes) if "s" in s.extents else window
-    pool = getattr(F, f"{'avg' if kind == 'avg' else 'max'}_pool{axes}d")
-    return -pool(-x, window, stride) if kind == "min" else pool(x, window, stride)
+def _pool(kind: str) -> Callable:
+    def run(x: Tensor, *operands: Any) -> Tensor:
+        if any(sign is not None for sign in operands[:-1]):
+            raise NotImplementedError("PyTorch has no pool that is largest here and smallest there")
+        axes, a = x.dim() - 2, operands[-1]
+        window = _each(a, "window", 1, axes)
+        stride = _each(a, "stride", 1, axes) if "stride" in a else window
+        pool = getattr(F, f"{'avg' if kind == 'avg' else 'max'}_pool{axes}d")
+        return -pool(-x, window, stride) if kind == "min" else pool(x, window, stride)
+
+    return run
 
 
-def _layer_norm(x: Tensor, s: _Stage, find: Callable[[str], Tensor]) -> Tensor:
-    weight, bias = s.tensor("weight", 1, find), s.tensor("bias", 2, find)
-    if s.names[0] == "channel":
-        return F.layer_norm(x.movedim(1, -1), x.shape[1:2], weight, bias, s.eps).movedim(-1, 1)
-    last = x.shape[x.dim() - int(s.numbers[0] if s.numbers else 1):]
-    return F.layer_norm(x, last, *(None if w is None else w.reshape(last) for w in (weight, bias)), s.eps)
+def _layer_norm(x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], a: dict) -> Tensor:
+    if a["axes"] == "channel":
+        return F.layer_norm(x.movedim(1, -1), x.shape[1:2], weight, bias, _eps(a)).movedim(-1, 1)
+    last = x.shape[x.dim() - a.get("count", (1,))[0]:]
+    return F.layer_norm(x, last, *(None if w is None else w.reshape(last) for w in (weight, bias)), _eps(a))
 
 
-def _moments(x: Tensor) -> Tensor:
-    variance, mean = torch.var_mean(x, [0, *_space(x)], correction=0)
+def _eps(a: dict) -> float:
+    return a.get("eps", 1e-5)
+
+
+def _moments(x: Tensor, a: dict) -> Tensor:
+    wide = x.double() if x.dtype == torch.float64 else x.float()
+    variance, mean = torch.var_mean(wide, [0, *_space(x)], correction=0)
     return torch.stack([mean, variance])
 
 
-def _softmax(x: Tensor, axes: str) -> Tensor:
-    return F.softmax(x, 1) if axes == "channel" else F.softmax(x.flatten(2), -1).reshape(x.shape)
+def _softmax(x: Tensor, a: dict) -> Tensor:
+    return F.softmax(x, 1) if a["axes"] == "channel" else F.softmax(x.flatten(2), -1).reshape(x.shape)
+
+
+def _reduce(function: Callable) -> Callable:
+    return lambda x, a: function(x, _dims(x, a["axes"]), keepdim=True)
+
+
+def _binary(function: Callable) -> Callable:
+    def run(x: Tensor, y: Optional[Tensor], a: dict) -> Tensor:
+        if y is None:
+            y = torch.full((), a["value"], dtype=x.dtype, device=x.device)
+        elif y.dim() == 1:  # a value a channel
+            y = y.reshape(-1, *(1,) * (x.dim() - 2))
+        return function(x, y)
+
+    return run
+
+
+def _clamp(x: Tensor, a: dict) -> Tensor:
+    return torch.clamp(x, a["lo"], a["hi"])
+
+
+def _unary(function: Callable) -> Callable:
+    return lambda x, a: function(x)
 
 
 _REDUCE = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}
@@ -111,58 +116,54 @@ _BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.di
            "maximum": torch.maximum}
 _UNARY = {"relu": F.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "swish": F.silu,
           "mish": F.mish, "hardswish": F.hardswish}
+# Each takes its operands and its attributes.
+_OPERATIONS: dict[str, Callable] = {
+    "conv_transpose": _conv,
+    "avg_pool": _pool("avg"),
+    "max_pool": _pool("max"),
+    "min_pool": _pool("min"),
+    "layer_norm": _layer_norm,
+    "batch_norm": lambda x, w, b, a: F.batch_norm(x, None, None, w, b, True, 0.0, _eps(a)),
+    "group_norm": lambda x, w, b, a: F.group_norm(x, a["groups"][0], w, b, _eps(a)),
+    "instance_norm": lambda x, w, b, a: F.instance_norm(x, None, None, w, b, True, 0.0, _eps(a)),
+    "moments": _moments,
+    "softmax": _softmax,
+    "gelu": lambda x, a: F.gelu(x, approximate="tanh" if a.get("tanh") else "none"),
+    "leaky_relu": lambda x, a: F.leaky_relu(x, a["slope"]),
+    "clamp": _clamp,
+    "hardtanh": _clamp,
+    **{name: _reduce(function) for name, function in _REDUCE.items()},
+    **{name: _binary(function) for name, function in _BINARY.items()},
+    **{name: _unary(function) for name, function in _UNARY.items()},
+}
 
 
-def _apply(x: Tensor, s: _Stage, find: Callable[[str], Tensor]) -> Tensor:
-    name = s.name
-    if name == "conv_transpose":
-        return _conv(x, s, find)
-    if name.endswith("_pool"):
-        return _pool(x, s, name[:3])
-    if name == "layer_norm":
-        return _layer_norm(x, s, find)
-    if name == "batch_norm":
-        return F.batch_norm(x, None, None, s.tensor("weight", 0, find), s.tensor("bias", 1, find), True, 0.0, s.eps)
-    if name == "group_norm":
-        groups = int(s.numbers[0])
-        return F.group_norm(x, groups, s.tensor("weight", 0, find), s.tensor("bias", 1, find), s.eps)
-    if name == "instance_norm":
-        return F.instance_norm(x, None, None, s.tensor("weight", 0, find), s.tensor("bias", 1, find), True, 0.0, s.eps)
-    if name == "moments":
-        return _moments(x)
-    if name == "softmax":
-        return _softmax(x, s.names[0])
-    if name in _REDUCE:
-        return _REDUCE[name](x, _dims(x, s.names[0]), keepdim=True)
-    if name in _UNARY:
-        return _UNARY[name](x)
-    if name == "gelu":
-        return F.gelu(x, approximate="tanh" if s.names else "none")
-    if name == "leaky_relu":
-        return F.leaky_relu(x, float(s.numbers[0]))
-    if name in ("clamp", "hardtanh"):
-        return torch.clamp(x, float(s.numbers[0]), float(s.numbers[1]))
-    if name in _BINARY:
-        y = (torch.full((), float(s.numbers[0]), dtype=x.dtype, device=x.device) if s.numbers
-             else _operand(x, find(s.names[0])))
-        return _BINARY[name](x, y)
-    raise ValueError(f"no operation is called {name!r}")
+def run(text: str, input: Tensor, tensors: dict[str, Tensor]) -> list[Tensor]:
+    """The pipeline's result, axes that `drop` names removed, and behind it what `out` gives out besides."""
+    pipeline = parse(text)
+    values = evaluate(pipeline, input, tensors)
+    result, dropped, i = values[pipeline.output], set(), pipeline.output
+    while pipeline.nodes[i].operands:
+        node = pipeline.nodes[i]
+        if node.attributes.get("drop"):
+            dropped.update(d % result.dim() for d in _dims(result, node.attributes["axes"]))
+        i = node.operands[0]
+    return [result.squeeze(sorted(dropped)) if dropped else result, *(values[i] for i in pipeline.outputs.values())]
 
 
-def run(text: str, input: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    """The pipeline's result, axes that `drop` names removed."""
-    values, x, dropped = {"input": input}, input, set()
-
-    def find(word: str) -> Tensor:
-        return values[word[1:]] if word.startswith("@") else tensors[word.partition(":")[0]]
-
-    for stage in stages(text):
-        if stage.name.startswith("@"):
-            x = values[stage.name[1:]]
-            continue
-        x = _apply(x, stage, find)
-        if stage.label:
-            values[stage.label] = x
-        if stage.name in _REDUCE and "drop" in stage.names:
-            dropped.update(_dims(x, stage.names[0]))
-    return x.squeeze(sorted(dropped)) if dropped else x
+def evaluate(pipeline: Pipeline, input: Tensor, tensors: dict[str, Tensor]) -> list[Tensor]:
+    """The value of every node."""
+    values: list[Tensor] = []
+    for node in pipeline.nodes:
+        if node.operation == "input":
+            value = input
+        elif node.operation == "param":
+            value = tensors[node.name]
+        else:
+            operation = _OPERATIONS.get(node.operation)
+            if operation is None:
+                raise NotImplementedError(f"PyTorch has no form of {node.operation} here")
+            operands = (None if i is None else values[i] for i in node.operands)
+            value = operation(*operands, node.attributes)
+        values.append(value)
+    return values

@@ -1,158 +1,169 @@
-"""What each function that PyTorch may call is in a pipeline: a handler gets the call's own arguments and either adds
-stages to the region or says why it cannot."""
+"""What each ATen operation is in a pipeline: a handler gets the node's own arguments and either adds stages to the
+region or says why it cannot."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch.fx import Node
 
-from ._stages import NotCovered, Region, Value, example, extents, number, same
+from ._stages import FLOATS, NotCovered, Region, Updates, Value, example, extents, is_one, number, same, written
 
-
-def _alone(r: Region, x: Node, inplace: Any) -> None:
-    if inplace and len(x.users) > 1:
-        raise NotCovered("it changes a value in place that others read too")
+_SPACE = ("depth", "height", "width")
 
 
 # --- The convolution ---
 
 
-def conv_transpose(r: Region, x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    value = r.value(x, "plain")
+def conv_transpose(r: Region, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+    if not transposed:
+        raise NotCovered("the vocabulary has no such operation")
+    value = r.plain(x)
     out = example(r.node)
-    if out.dim() != len(value.shape) or out.dim() != example(weight).dim():
-        raise NotCovered("its input has no batch axis")
-    text = f"conv_transpose {r.tensor(weight, 'weight')}"
+    if out.device.type not in ("cpu", "cuda"):
+        raise NotCovered(f"no engine works on {out.device.type} tensors")
+    if out.dim() not in (3, 4, 5) or out.dim() != len(value.shape) or out.dim() != example(weight).dim():
+        raise NotCovered("it has no batch axis, or more than three axes of space")
+    if any(isinstance(e, int) and e == 0 for t in (out, example(x), example(weight)) for e in t.shape):
+        raise NotCovered("one of its extents is 0")
+    text = f"conv_transpose {r.weight(weight, 'weight')}"
     if bias is not None:
-        text += f" bias={r.tensor(bias, 'bias')}"
-    for prefix, given, default in (("s", stride, "1"), ("p", padding, "0"), ("op", output_padding, "0"),
-                                   ("d", dilation, "1"), ("g", groups, "1")):
-        if extents(given) != default:
-            text += f" {prefix}{extents(given)}"
+        text += f" bias={r.weight(bias, 'bias')}"
+    axes = out.dim() - 2
+    for prefix, given, default in (("s", stride, 1), ("p", padding, 0), ("op", output_padding, 0), ("d", dilation, 1)):
+        values = extents(given, axes)
+        if any(v != default for v in values):
+            text += f" {prefix}{written(values)}"
+    if groups != 1:
+        text += f" g{groups}"
     return r.add(value, text, out.shape)
 
 
 # --- Pools ---
 
 
-def pool(name: str) -> Callable:
-    def avg(r, x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
-        if divisor_override is not None:
-            raise NotCovered("it has a divisor of its own")
-        return add(r, x, kernel_size, stride, padding, 1, ceil_mode)
-
-    def max_(r, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-        if return_indices:
-            raise NotCovered("it returns indices")
-        return add(r, x, kernel_size, stride, padding, dilation, ceil_mode)
-
-    def add(r, x, kernel_size, stride, padding, dilation, ceil_mode):
-        value = r.value(x, "plain")
-        if extents(padding).strip("0x") or ceil_mode or extents(dilation).strip("1x"):
-            raise NotCovered("it has padding, dilation or ceil_mode")
-        text = f"{name} {extents(kernel_size)}"
-        if stride is not None and stride != [] and stride != () and extents(stride) != extents(kernel_size):
-            text += f" s{extents(stride)}"
-        return r.add(value, text, example(r.node).shape)
-
-    return avg if name == "avg_pool" else max_
+def _pool(r: Region, x: Any, name: str, window: Any, stride: Any) -> Value:
+    """A pool over the graph's trailing axes; an axis that the pipeline does not have is not pooled."""
+    value = r.value(x)
+    rank = len(value.axes)
+    window = extents(window, rank - 2)
+    stride = extents(stride, rank - 2) if stride else window
+    kept = [i for i, a in enumerate(value.axes[2:]) if a]
+    if [(0,), (1,), *(value.axes[2 + i] for i in kept)] != [(a,) for a in range(len(value.shape))]:
+        raise NotCovered("it meets a value whose axes are moved or joined")
+    if any(window[i] != 1 or stride[i] != 1 for i in range(rank - 2) if i not in kept):
+        raise NotCovered("it pools over an axis that the pipeline does not have")
+    text = f"{name} {written([window[i] for i in kept])}"
+    if stride != window:
+        text += f" s{written([stride[i] for i in kept])}"
+    out = example(r.node)
+    out = (out[0] if isinstance(out, (tuple, list)) else out).shape
+    return r.add(value, text, [*out[:2], *(out[2 + i] for i in kept)])
 
 
-def global_pool(name: str) -> Callable:
-    def handler(r, x, output_size, return_indices=False):
-        value = r.value(x, "plain")
-        if extents(output_size).strip("1x") or return_indices:
-            raise NotCovered("its output is larger than one voxel")
-        return r.add(value, f"{name} space", example(r.node).shape)
+def avg_pool(r, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+    if divisor_override is not None or ceil_mode or any(extents(padding, len(r.value(x).axes) - 2)):
+        raise NotCovered("it has padding, ceil_mode or a divisor of its own")
+    return _pool(r, x, "avg_pool", kernel_size, stride)
 
-    return handler
+
+def max_pool(r, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+    rank = len(r.value(x).axes) - 2
+    if ceil_mode or any(extents(padding, rank)) or any(d != 1 for d in extents(dilation, rank)):
+        raise NotCovered("it has padding, dilation or ceil_mode")
+    return _pool(r, x, "max_pool", kernel_size, stride)
 
 
 # --- Norms ---
 
 
 def _affine(r: Region, weight: Any, bias: Any) -> str:
-    text = "" if weight is None else f" weight={r.tensor(weight, 'weight')}"
-    return text if bias is None else f"{text} bias={r.tensor(bias, 'bias')}"
+    text = "" if weight is None else f" weight={r.vector(weight, 'weight')}"
+    return text if bias is None else f"{text} bias={r.vector(bias, 'bias')}"
 
 
-def layer_norm(r, x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    value = r.value(x, "plain", "last")
-    axes = len(normalized_shape)
+def layer_norm(r, x, normalized_shape, weight, bias, eps):
+    value = r.value(x)
+    count = len(normalized_shape)
+    over = value.axes[len(value.axes) - count:]
     tail = f"{_affine(r, weight, bias)} eps={number(eps)}"
-    if value.layout == "last":
-        if axes != 1:
-            raise NotCovered("it is over more than the channels")
+    rank = len(value.shape)
+    if over == [(1,)]:
         return r.add(value, f"layer_norm channel{tail}")
-    if axes <= len(value.shape) - 2:
-        return r.add(value, f"layer_norm last {axes}{tail}")
-    if axes == len(value.shape) - 1 and weight is None and bias is None:
+    if count <= rank - 2 and over == [(a,) for a in range(rank - count, rank)]:
+        return r.add(value, f"layer_norm last {count}{tail}")
+    if sorted(a for axes in over for a in axes) == list(range(1, rank)) and weight is None and bias is None:
         return r.add(value, f"group_norm 1{tail}")
-    raise NotCovered("it is over channels and space, with weights for each")
+    raise NotCovered("it is over neither the channels nor the last axes, or over both with weights for each")
 
 
-def batch_norm(r, x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
-    value = r.value(x, "plain")
+def _channels(r: Region, x: Any) -> Value:
+    value = r.value(x)
+    if len(value.axes) < 2 or value.axes[1] != (1,):
+        raise NotCovered("the second axis is not the channels'")
+    return value
+
+
+def _batch(r: Region, x: Any, weight: Any, bias: Any, eps: float, updates: Any = None) -> Value:
+    """With the batch's own statistics."""
+    value = r.value(x)
+    if len(value.axes) > 1 and value.axes[:2] == [(), (0, 1)]:  # samples as channels: an instance norm
+        if updates is not None:
+            raise NotCovered("its running statistics are of instances")
+        weight, bias = (w and _once(w, value) for w in (weight, bias))
+        return r.add(value, f"instance_norm{_affine(r, weight, bias)} eps={number(eps)}")
+    value = _channels(r, x)
+    return r.add(value, f"batch_norm{_affine(r, weight, bias)} eps={number(eps)}", updates=updates)
+
+
+def _once(vector: Node, value: Value) -> Node:
+    """The vector that was repeated for every sample."""
+    if vector.target is not torch.ops.aten.repeat.default or not same(vector.args[1], value.shape[:1]):
+        raise NotCovered("its weights differ from sample to sample")
+    return vector.args[0]
+
+
+def batch_norm(r, x, weight, bias, running_mean, running_var, training, momentum, eps):
     if not training:
-        scale, shift = r.folded_norm(running_mean, running_var, weight, bias, eps)
-        return r.add(value, f"mul {scale}:channel | add {shift}:channel", affine=True)
-    moments = None
-    if running_mean is not None:
-        moments = (running_mean, running_var, float(number(momentum, "momentum")))
-    return r.add(value, f"batch_norm{_affine(r, weight, bias)} eps={number(eps)}", moments=moments)
+        return batch_norm_known(r, x, weight, bias, running_mean, running_var, momentum, eps)
+    updates = Updates(r.node, running_mean, running_var, float(number(momentum, "momentum")))
+    return _batch(r, x, weight, bias, eps, updates)
 
 
-def group_norm(r, x, num_groups, weight=None, bias=None, eps=1e-5):
-    return r.add(r.value(x, "plain"), f"group_norm {num_groups}{_affine(r, weight, bias)} eps={number(eps)}")
+def batch_norm_alone(r, x, weight, bias, training, momentum, eps):
+    return _batch(r, x, weight, bias, eps)
 
 
-def instance_norm(r, x, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True,
-                  momentum=0.1, eps=1e-5):
-    if not use_input_stats or running_mean is not None:
-        raise NotCovered("it has running statistics")
-    return r.add(r.value(x, "plain"), f"instance_norm{_affine(r, weight, bias)} eps={number(eps)}")
+def batch_norm_known(r, x, weight, bias, running_mean, running_var, momentum, eps):
+    value = _channels(r, x)
+    scale, shift = r.norm(running_mean, running_var, weight, bias, eps)
+    return r.add(value, f"mul {scale}:channel | add {shift}:channel", affine=True)
+
+
+def group_norm(r, x, weight, bias, n, c, hxw, groups, eps):
+    value = _channels(r, x)
+    return r.add(value, f"group_norm {groups}{_affine(r, weight, bias)} eps={number(eps)}")
 
 
 # --- Pointwise functions ---
 
 
 def unary(text: str) -> Callable:
-    def handler(r, x, inplace=False):
-        value = r.value(x)
-        _alone(r, x, inplace)
-        return r.add(value, text)
-
-    return handler
+    return lambda r, x: r.add(r.value(x), text)
 
 
-def changing(handler: Callable) -> Callable:
-    """The same function under its name for changing its operand."""
-
-    def in_place(r, x, *args, **kwargs):
-        if isinstance(x, Node):
-            _alone(r, x, True)
-        return handler(r, x, *args, **kwargs)
-
-    return in_place
-
-
-def gelu(r, x, approximate="none"):
+def gelu(r, x, *, approximate="none"):
     return r.add(r.value(x), "gelu" if approximate == "none" else "gelu tanh")
 
 
-def leaky_relu(r, x, negative_slope=0.01, inplace=False):
-    value = r.value(x)
-    _alone(r, x, inplace)
-    return r.add(value, f"leaky_relu {number(negative_slope)}")
+def leaky_relu(r, x, negative_slope=0.01):
+    return r.add(r.value(x), f"leaky_relu {number(negative_slope)}")
 
 
-def hardtanh(r, x, min_val=-1.0, max_val=1.0, inplace=False):
-    value = r.value(x)
-    _alone(r, x, inplace)
-    return r.add(value, f"clamp {number(min_val)} {number(max_val)}")
+def hardtanh(r, x, min_val=-1.0, max_val=1.0):
+    return r.add(r.value(x), f"clamp {number(min_val)} {number(max_val)}")
 
 
 def clamp(r, x, min=None, max=None):
@@ -160,128 +171,139 @@ def clamp(r, x, min=None, max=None):
     return r.add(r.value(x), f"clamp {lo} {number(math.inf if max is None else max, 'limit')}")
 
 
-def hardsigmoid(r, x, inplace=False):
+def power(r, x, exponent):
+    if exponent != 2:
+        raise NotCovered(f"its exponent is {exponent}, not 2")
     value = r.value(x)
-    _alone(r, x, inplace)
-    return r.add(value, "add 3.0 | clamp 0.0 6.0 | div 6.0")
+    return r.add(value, f"mul {{{value.id}}}", uses=(value,))
 
 
-def dropout(r, x, p=0.5, training=True, inplace=False):
+def copy(r, x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
+    """A copy, or a cast from one floating type to another: the pipeline rounds once, at its end."""
     value = r.value(x)
-    if training and p != 0:
-        raise NotCovered("it drops at random")
+    if example(r.node).dtype not in FLOATS or example(r.node).device != example(x).device:
+        raise NotCovered("it moves the value, or makes something else of its numbers")
     return value
 
 
-def identity(r, x, *args, **kwargs):
+def dropout(r, x, p, train):
+    if train and p:
+        raise NotCovered("it drops at random")
     return r.value(x)
 
 
 # --- Softmax and reductions ---
 
 
-def _axis(value: Value, dim: int, rank: int) -> str:
-    """What an axis of the graph's tensor is to the pipeline."""
-    if not isinstance(dim, int):
-        raise NotCovered("its axis is not known now")
-    dim %= rank
-    if value.layout == "flat":
-        return ("batch", "channel", "space")[dim]
-    if value.layout == "last":
-        dim = 0 if dim == 0 else 1 if dim == rank - 1 else dim + 1
-    return "batch" if dim == 0 else "channel" if dim == 1 else ("depth", "height", "width")[dim - rank + 3]
+def _names(value: Value, dims: Sequence[int]) -> set[str]:
+    """What axes of the graph's tensor are to the pipeline."""
+    if not all(isinstance(d, int) for d in dims):
+        raise NotCovered("its axes are not known now")
+    rank = len(value.shape)
+    axes = {a for d in dims for a in value.axes[d]}
+    if 0 in axes:
+        raise NotCovered("it is over the batch")
+    if not axes:
+        raise NotCovered("it is over no axis of the pipeline")
+    names = {"channel"} if 1 in axes else set()
+    spatial = {a for a in axes if a > 1}
+    if spatial == set(range(2, rank)):
+        return names | {"space"}
+    return names | {_SPACE[a - rank + 3] for a in spatial}
 
 
-def softmax(r, x, dim=None, _stacklevel=3, dtype=None):
-    value = r.value(x, "plain", "flat", "last")
-    axis = _axis(value, dim, example(x).dim()) if dim is not None else "batch"
-    if axis == "width" and len(value.shape) == 3:
-        axis = "space"
-    if axis not in ("channel", "space") or dtype is not None:
+def softmax(r, x, dim, half_to_float):
+    value = r.value(x)
+    names = _names(value, [dim])
+    if names not in ({"channel"}, {"space"}):
         raise NotCovered("it is over neither the channels nor all of space")
-    return r.add(value, f"softmax {axis}")
+    return r.add(value, f"softmax {names.pop()}")
 
 
 def reduce(name: str) -> Callable:
-    def handler(r, x, dim=None, keepdim=False, dtype=None):
-        value = r.value(x, "plain", "flat", "last")
-        if dim is None or dtype is not None:
-            raise NotCovered("it is over every axis, or in another dtype")
-        rank = example(x).dim()
-        axes = {_axis(value, d, rank) for d in ([dim] if isinstance(dim, int) else dim)}
-        if "batch" in axes or not axes:
-            raise NotCovered("it is over the batch")
-        space = {"depth", "height", "width"}
-        spatial = [a for a in ("depth", "height", "width")][3 - (len(value.shape) - 2):]
-        if set(spatial) <= axes:
-            axes = axes - space | {"space"}
-        if name == "logsumexp" and (axes & space or len(axes) > 1):
-            raise NotCovered("it is over neither the channels nor all of space")
-        shape = list(value.shape)
-        for axis in axes:
-            for i in ([1] if axis == "channel" else range(2, len(shape)) if axis == "space"
-                      else [len(shape) - 3 + ("depth", "height", "width").index(axis)]):
-                shape[i] = 1
-        order = [a for a in ("channel", "space", "depth", "height", "width") if a in axes]
-        result = r.add(value, " | ".join(f"{name} {a}" for a in order), shape)
-        if not keepdim or value.layout == "flat":
-            result.layout = "loose"
-        return result
-
-    return handler
-
-
-def extreme(name: str) -> Callable:
-    over_axis, other = reduce(name), binary("maximum" if name == "max" else "minimum")
-
-    def handler(r, x, dim=None, keepdim=False, **kwargs):
-        if isinstance(dim, Node) or "other" in kwargs:
-            return other(r, x, kwargs.get("other", dim))
-        if not isinstance(dim, int):
+    def handler(r, x, dim=None, keepdim=False, *, dtype=None):
+        value = r.value(x)
+        dims = [dim] if isinstance(dim, int) else list(dim or ())
+        if not dims:
             raise NotCovered("it is over every axis")
-        return over_axis(r, x, dim, keepdim)
+        dims = [d % len(value.axes) for d in dims]
+        names = _names(value, dims)
+        if name == "logsumexp" and names not in ({"channel"}, {"space"}):
+            raise NotCovered("it is over neither the channels nor all of space")
+        gone = {a for d in dims for a in value.axes[d]}
+        shape = [1 if a in gone else e for a, e in enumerate(value.shape)]
+        axes = [a for d, a in enumerate(value.axes) if keepdim or d not in dims]
+        order = [a for a in ("channel", "space", *_SPACE) if a in names]
+        return r.add(value, " | ".join(f"{name} {a}" for a in order), shape, axes=axes)
 
     return handler
 
 
 def getitem(r, x, index):
     value = r.value(x)
-    if not isinstance(example(x), tuple) or index != 0:
-        raise NotCovered("it takes a part of a value")
+    if not isinstance(example(x), (tuple, list)) or index != 0:
+        raise NotCovered("it is a result that the pipeline does not have")
     return value
 
 
 # --- Shapes ---
 
 
-def reshape(r, x, *shape):
+def view(r, x, size):
+    """The same numbers in the same order, in other axes: each a run of the pipeline's."""
     value = r.value(x)
-    if value.layout == "last":
-        raise NotCovered("it mixes channels and space")
-    out = example(r.node).shape
-    channels = len(out) == 3 and len(value.shape) > 3 and same(out[:2], value.shape[:2])
-    layout = "plain" if same(out, value.shape) else "flat" if channels else "loose"
-    if layout != "plain" and any(not isinstance(e, int) for e in out[1:]):
-        raise NotCovered("it has symbols among its extents")
-    return Value(value.id, value.shape, layout)
+    order = [a for axes in value.axes for a in axes if not is_one(value.shape[a])]
+    axes: list[tuple[int, ...]] = []
+    for extent in example(r.node).shape:
+        run: list[int] = []
+        product: Any = 1
+        while order and not same([product], [extent]):
+            run.append(order.pop(0))
+            product = product * value.shape[run[-1]]
+        if not same([product], [extent]):
+            raise NotCovered("it cuts an axis of the pipeline, or its extents are symbols")
+        axes.append(tuple(run))
+    if order:
+        raise NotCovered("it cuts an axis of the pipeline")
+    if [a for a in axes if a] == [(a,) for a, e in enumerate(value.shape) if not is_one(e)] \
+            and same(example(r.node).shape, value.shape):
+        return Value(value.id, value.shape)  # axes of extent 1 are where the pipeline has them
+    return value.seen(axes)
 
 
-def permute(r, x, *dims):
-    value = r.value(x, "plain", "last")
-    rank = len(value.shape)
-    order = [d % rank for d in (dims[0] if dims and not isinstance(dims[0], int) else dims)]
-    if value.layout == "plain" and order == [0, *range(2, rank), 1]:
-        return Value(value.id, value.shape, "last")
-    if value.layout == "last" and order == [0, rank - 1, *range(1, rank - 1)]:
-        return Value(value.id, value.shape, "plain")
-    raise NotCovered("it is neither channels last nor back")
+def permute(r, x, dims):
+    value = r.value(x)
+    return value.seen([value.axes[d] for d in dims])
 
 
-def movedim(r, x, source, destination):
-    rank = example(x).dim()
-    rest = [d for d in range(rank) if d != source % rank]
-    rest.insert(destination % rank, source % rank)
-    return permute(r, x, rest)
+def transpose(r, x, first, second):
+    order = list(range(len(r.value(x).axes)))
+    order[first], order[second] = order[second], order[first]
+    return permute(r, x, order)
+
+
+def unsqueeze(r, x, dim):
+    value = r.value(x)
+    axes = list(value.axes)
+    axes.insert(dim % (len(axes) + 1), ())
+    return value.seen(axes)
+
+
+def squeeze(r, x, dim=None):
+    value = r.value(x)
+    shape, rank = example(x).shape, len(value.axes)
+    dims = range(rank) if dim is None else [d % rank for d in ([dim] if isinstance(dim, int) else dim)]
+    if len(example(r.node).shape) != rank - sum(is_one(shape[d]) for d in dims):
+        raise NotCovered("its extents are symbols")
+    return value.seen([a for d, a in enumerate(value.axes) if not (d in dims and is_one(shape[d]))])
+
+
+def unchanged(r, x, *args, **kwargs):
+    """Where the result has the operand's shape: slices of everything, expansions to what it is."""
+    value = r.value(x)
+    if not same(example(r.node).shape, example(x).shape):
+        raise NotCovered("it takes a part of a value, or repeats it")
+    return value
 
 
 # --- Arithmetic ---
@@ -289,23 +311,22 @@ def movedim(r, x, source, destination):
 
 def _operand(r: Region, value: Value, node: Node) -> str:
     """A tensor from outside, with the axes that the pipeline gives it: one value, a value a channel, or all axes."""
-    if value.layout != "plain":
-        raise NotCovered(f"a tensor meets a value whose axes are {value.layout}")
-    shape, rank = list(example(node).shape), len(value.shape)
+    shape, rank = list(example(node).shape), len(value.axes)
     if len(shape) > rank:
         raise NotCovered("a tensor has more axes than the value")
     full = [1] * (rank - len(shape)) + shape
-    if all(same([e], [1]) for e in full):
-        return f"{r.tensor(node, 'operand', [1])}:scalar"
-    if all(same([e], [1]) for i, e in enumerate(full) if i != 1):
-        return f"{r.tensor(node, 'operand', [full[1]])}:channel"
-    if any(not isinstance(e, int) for e in full) and len(shape) != rank:
-        raise NotCovered("a tensor has symbols among its extents")
-    return f"{r.tensor(node, 'operand', None if len(shape) == rank else full)}:full"
+    there = [d for d, e in enumerate(full) if not is_one(e)]
+    if not there:
+        return f"{r.vector(node, 'operand')}:scalar"
+    if [value.axes[d] for d in there] == [(1,)]:
+        return f"{r.vector(node, 'operand')}:channel"
+    if value.plain and same(shape, value.shape):
+        return f"{r.tensor(node, 'operand')}:full"
+    raise NotCovered("a tensor is neither one value, nor one a channel, nor of the value's shape")
 
 
 def binary(name: str) -> Callable:
-    def handler(r, x, y, alpha=1, rounding_mode=None):
+    def handler(r, x, y, *, alpha=1, rounding_mode=None):
         if alpha != 1 or rounding_mode is not None:
             raise NotCovered("it has alpha or a rounding mode")
         if not (isinstance(x, Node) and x in r.values):  # the value is on the right
@@ -316,26 +337,36 @@ def binary(name: str) -> Callable:
                 value, op = r.add(value, "mul -1.0"), "add"
             else:
                 op = name
-            return r.add(value, f"{op} {_operand(r, value, x) if isinstance(x, Node) else number(x)}")
-        value = r.value(x)
-        if not isinstance(y, Node):
-            return r.add(value, f"{name} {number(y)}")
-        if not isinstance(example(y), torch.Tensor):
-            raise NotCovered("its operand is a symbol")
-        out = example(r.node).shape
-        if y in r.values:
-            other = r.values[y]
-            if value.layout != other.layout or (value.layout != "plain" and not same(value.shape, other.shape)):
-                raise NotCovered("its operands show their axes differently")
-            return r.add(value, f"{name} {{{other.id}}}", out if value.layout == "plain" else None, (other,))
-        text = _operand(r, value, y)
-        if not same(out, value.shape):
-            raise NotCovered("a tensor enlarges the value")
-        return r.add(value, f"{name} {text}")
+            return _with(r, value, op, x, y)
+        return _with(r, r.value(x), name, y, x)
 
     return handler
 
 
-def square(r, x):
-    value = r.value(x)
-    return r.add(value, f"mul {{{value.id}}}", uses=(value,))
+_FILLED = (torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default)
+
+
+def _with(r: Region, value: Value, op: str, other: Any, shown: Node) -> Value:
+    """`other` on the right of a value that the graph shows as `shown`."""
+    if not isinstance(other, Node):
+        return r.add(value, f"{op} {number(other)}")
+    if not isinstance(example(other), torch.Tensor):
+        raise NotCovered("its operand is a symbol")
+    out = example(r.node).shape
+    if other.target in _FILLED and same(out, example(shown).shape):  # a tensor that is one number everywhere
+        return r.add(value, f"{op} {number(other.args[-1])}")
+    if other in r.values:
+        second = r.values[other]
+        if value.axes != second.axes:
+            raise NotCovered("its operands show their axes differently")
+        shape = [b if is_one(a) else a for a, b in zip(value.shape, second.shape)]
+        return r.add(value, f"{op} {{{second.id}}}", shape, (second,))
+    if not same(out, example(shown).shape):
+        raise NotCovered("a tensor enlarges the value")
+    return r.add(value, f"{op} {_operand(r, value, other)}")
+
+
+def rsub(r, x, other, alpha=1):
+    if alpha != 1:
+        raise NotCovered("it has alpha")
+    return _with(r, r.add(r.value(x), "mul -1.0"), "add", other, x)

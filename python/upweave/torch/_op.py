@@ -1,20 +1,52 @@
-"""The custom operator: a pipeline's text and its tensors in, its result out, on a plan that is kept."""
+"""The custom operator: a pipeline's text and its tensors in, its results out, on a plan that is kept."""
 
 from __future__ import annotations
 
 import collections
+import functools
+import math
 import threading
+import warnings
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 from .._plan import Plan, compile
-from . import _eager, _fold
+from . import _eager, _fold, _recipes, _tune, _weights
 
 MOST_PLANS = 128  # dynamic shapes make plans; the one that was not used for longest goes
 
-_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+_NAMED = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class Options(NamedTuple):
+    """How a call runs; its str() travels with the call."""
+
+    engine: str = ""  # "": where the tensors are
+    precision: str = "strict"  # "": as PyTorch's own switches say, at each call
+    algorithm: str = "auto"
+    dtype: Optional[torch.dtype] = None  # what is computed in; None: the input's
+    rounded: Optional[torch.dtype] = None  # what the convolution reads is rounded to it first
+    result: Optional[torch.dtype] = None  # of the result
+    axes: str = ""  # how the result shows the pipeline's axes, 0.23.1 for N HW C; "": as it is
+    strides: str = ""  # of the result: numbers, or the order of the axes from the slowest, behind a >; "": row-major
+    keep: bool = False  # the tensors are weights: what is packed of them is kept
+    autotune: bool = False  # PyTorch's way is measured beside ours where a shape is met first
+
+    def __str__(self) -> str:
+        words = (f"{k}={DTYPES.get(v, v)}" for k, v in self._asdict().items() if v != self._field_defaults[k])
+        return ";".join(words)
+
+
+@functools.lru_cache(maxsize=512)
+def parse_options(text: str) -> Options:
+    given = dict(word.split("=", 1) for word in text.split(";") if word)
+    for name in ("dtype", "rounded", "result"):
+        if name in given:
+            given[name] = _NAMED[given[name]]
+    return Options(**{**given, "keep": "keep" in given, "autotune": "autotune" in given})  # type: ignore[arg-type]
 
 
 class Statistics(NamedTuple):
@@ -25,6 +57,21 @@ class Statistics(NamedTuple):
     kept: int  # plans alive
     eager: int  # calls that PyTorch's operators served, because no engine could
     packed: int  # times that weights were packed to be used again
+
+
+_warned: set[str] = set()
+
+
+def warn_left(what: str, error: Exception) -> None:
+    """That PyTorch takes something over, and why: each sentence once in a process."""
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    sentence = f"upweave: {what} is left to PyTorch: {reason}"
+    if sentence not in _warned:
+        _warned.add(sentence)
+        warnings.warn(sentence, stacklevel=2)
+
+
+# --- Plans ---
 
 
 class _Plans:
@@ -40,187 +87,235 @@ class _Plans:
             if key in self.plans:
                 self.plans.move_to_end(key)
                 return self.plans[key]
-        made, gone = make(), []
+        made = make()
         with self.lock:
             self.compiled += 1
             made = self.plans.setdefault(key, made)  # another thread may have made it meanwhile
             while len(self.plans) > MOST_PLANS:
-                gone.append(self.plans.popitem(last=False)[1])
-        for plan in gone:
-            _packed.forget(plan)
+                self.plans.popitem(last=False)
         return made
 
 
 _plans = _Plans()
 
 
-class _Packed:
-    """Packed weights of the calls that were made last, each beside a copy of what was packed. They serve again while
-    the tensors are the same bits, which costs a look at them and can never be wrong."""
-
-    MOST, BYTES, PATIENCE = 32, 1 << 28, 2  # more than MOST are kept while their weights are less than BYTES
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.entries: collections.OrderedDict[tuple, tuple] = collections.OrderedDict()
-        self.count = 0
-
-    @staticmethod
-    def bits(t: Tensor) -> Tensor:
-        return t.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
-
-    def get(self, plan: Plan, site: str, tensors: dict[str, Tensor], fold: Optional[_fold.Fold]) -> Any:
-        """Packed weights, or the plan's tensors where packing them to be kept does not pay: small ones, those on a
-        device, and those that have changed more often than PATIENCE allows."""
-        return self.kept(plan, site, tensors, fold) or (fold.weights(tensors) if fold else tensors)
-
-    def kept(self, plan: Plan, site: str, tensors: dict[str, Tensor], fold: Optional[_fold.Fold]) -> Any:
-        if not site or any(t.device.type != "cpu" for t in tensors.values()):
-            return None
-        if sum(t.numel() for t in tensors.values()) < 1 << 12:
-            return None
-        key = (plan, site)
-        with self.lock:
-            copies, weights, changes = self.entries.get(key, (None, None, 0))
-            if key in self.entries:
-                self.entries.move_to_end(key)
-        if changes > self.PATIENCE:
-            return None
-        if copies and all(torch.equal(self.bits(copies[name]), self.bits(t)) for name, t in tensors.items()):
-            return weights
-        changes += copies is not None
-        if changes > self.PATIENCE:
-            entry: tuple = (None, None, changes)
-        else:
-            packed = plan._core.pack(fold.weights(tensors) if fold else tensors, None)
-            entry = ({name: t.clone() for name, t in tensors.items()}, packed, changes)
-        with self.lock:
-            self.count += entry[1] is not None
-            self.entries.pop(key, None)
-            self.entries[key] = entry
-            while len(self.entries) > self.MOST and sum(map(self.size, self.entries.values())) > self.BYTES:
-                self.entries.popitem(last=False)
-        return entry[1]
-
-    def forget(self, plan: Any) -> None:
-        with self.lock:
-            for key in [key for key in self.entries if key[0] is plan]:
-                del self.entries[key]
-
-    @staticmethod
-    def size(entry: tuple) -> int:
-        return sum(t.nbytes for t in (entry[0] or {}).values())
-
-
-_packed = _Packed()
-
-
 def statistics() -> Statistics:
     """Counts since the process began, for tests and for the curious."""
-    return Statistics(_plans.calls, _plans.compiled, len(_plans.plans), _plans.eager, _packed.count)
+    return Statistics(_plans.calls, _plans.compiled, len(_plans.plans), _plans.eager, _weights.kept.packed)
 
 
-def _plan(text: str, input: Tensor, shapes: dict[str, tuple[int, ...]], options: str) -> Plan | None:
+def precision_for(given: str, device: torch.device) -> str:
+    """Where PyTorch would multiply a convolution in TF32 (or bfloat16, on the CPU), so do we."""
+    if given:
+        return given
+    backend = torch.backends.cudnn if device.type == "cuda" else torch.backends.mkldnn
+    return "fast" if backend.conv.fp32_precision in ("tf32", "bf16") else "strict"
+
+
+def engine_for(options: Options, dtype: torch.dtype, device: torch.device) -> str:
+    return options.engine or ("cuda" if device.type == "cuda" else "reference" if dtype == torch.float64 else "cpu")
+
+
+def plan_for(text: str, shape: Sequence[int], shapes: dict[str, tuple[int, ...]], dtype: torch.dtype,
+             device: torch.device, options: Options) -> Optional[Plan]:
     """The plan, or None where no engine takes it and PyTorch's operators must."""
-    engine, precision, _ = (*options.split(","), "", "")[:3]
-    dtype = _DTYPES.get(input.dtype)
-    if dtype is None or input.device.type not in ("cpu", "cuda"):
+    word = DTYPES.get(dtype)
+    if word is None or device.type not in ("cpu", "cuda"):
         return None
-    if not engine:
-        engine = "cuda" if input.device.type == "cuda" else "reference" if dtype == "f64" else "cpu"
-    key = (text, tuple(input.shape), tuple(shapes.items()), dtype, engine, precision, input.device)
+    engine = engine_for(options, dtype, device)
+    precision = options.precision
+    key = (text, tuple(shape), tuple(shapes.items()), word, engine, precision, options.algorithm, device)
 
-    def make() -> Plan | None:
+    def make() -> Optional[Plan]:
         try:
-            return compile(text, input=tuple(input.shape), dtype=dtype, engine=engine, precision=precision or "strict",
-                           **shapes)
-        except NotImplementedError:
+            return compile(text, input=tuple(shape), dtype=word, engine=engine, precision=precision,
+                           algorithm=options.algorithm, **shapes)
+        except (ValueError, NotImplementedError, MemoryError, RuntimeError, OverflowError) as error:
+            warn_left(f"'{text}'", error)
             return None
 
     return _plans.get(key, make)
 
 
-def _execute(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) -> Tensor:
-    site = (*options.split(","), "", "")[2]
-    fold = _fold.find(text, input.dtype) if site else None  # by hand, a text is run as it is written
-    shapes = fold.shapes(tensors) if fold else {name: tuple(t.shape) for name, t in tensors.items()}
-    plan = _plan(fold.text if fold else text, input, shapes, options)
-    if plan is None:
-        _plans.eager += 1
-        return _eager.run(text, input, tensors).contiguous()
+# --- One call ---
+
+
+def _run(plan: Plan, input: Tensor, weights: Any) -> list[Tensor]:
     out = torch.empty(plan.shape, dtype=input.dtype, device=input.device)
-    plan._core.run(input, _packed.get(plan, site, tensors, fold), out, False, None)
-    return out
+    if not plan.extra_outputs:
+        plan._core.run(input, weights, out, False, None)
+        return [out]
+    extra = {name: torch.empty(shape, dtype=_NAMED[dtype], device=input.device)
+             for name, (dtype, shape) in plan.extra_outputs.items()}
+    plan._core.run(input, weights, out, False, None, extra)
+    return [out, *extra.values()]
 
 
-def _moments(text: str, input: Tensor, tensors: dict[str, Tensor], options: str) -> Tensor:
-    """Mean and unbiased variance of each channel of the pipeline's value, as a running average takes them."""
-    if input.dtype in (torch.float16, torch.bfloat16):
-        input, tensors = input.float(), {name: t.float() for name, t in tensors.items()}
-    moments = _execute(f"{text} | moments batch", input, tensors, options)
-    shape = _plans.get(("shape", text, input.shape, tuple(t.shape for t in tensors.values())),
-                       lambda: _eager.run(text, input.to("meta"), {n: t.to("meta") for n, t in tensors.items()}).shape)
-    values = shape.numel() // shape[1]
-    moments[1].mul_(values / (values - 1))
-    return moments
+def _execute(text: str, names: str, input: Tensor, tensors: Sequence[Tensor], options: Options) -> list[Tensor]:
+    """The pipeline's values, dense, in the dtype that is computed in (statistics: in float32 or float64)."""
+    precision = precision_for(options.precision, input.device)
+    key = _weights.key(tensors, text, names, options, precision, input.shape, input.device) if options.keep else None
+    entry = _weights.kept.find(key)
+    if entry:
+        return _run(entry.plan, input, entry.packed)
+    given = _recipes.make(names, tensors, input.dtype, options.rounded or input.dtype, input.device)
+    fold = _fold.find(text, input.dtype) if options.keep else None
+    weights: Any = fold.weights(given) if fold else given
+    shapes = {name: tuple(t.shape) for name, t in weights.items()}
+    plan = plan_for(fold.text if fold else text, input.shape, shapes, input.dtype, input.device,
+                    options._replace(precision=precision))
+    try:
+        if plan is not None:
+            return _run(plan, input, _weights.kept.add(key, plan, weights, tensors))
+    except (NotImplementedError, MemoryError, RuntimeError) as error:
+        warn_left(f"'{text}'", error)
+    _plans.eager += 1
+    return [t.contiguous() for t in _eager.run(text, input, given)]
 
 
-def _named(text: str, names: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The tensors that the text mentions, by name."""
-    words = {word.rpartition("=")[2].partition(":")[0] for word in text.replace("|", " ").split()}
-    return {name: t for name, t in zip(names.split(), tensors) if name in words}
+def _shown(result: Tensor, options: Options) -> Tensor:
+    """The result as the graph shows it: dtype, axes, order in memory."""
+    if options.result is not None:
+        result = result.to(options.result)
+    if options.axes:
+        groups = [[int(a) for a in group] for group in options.axes.split(".")]
+        order = [a for group in groups for a in group]
+        shape = [math.prod([result.shape[a] for a in group]) for group in groups]
+        order += [a for a in range(result.dim()) if a not in order]
+        result = result.permute(order).reshape(shape)
+    if not options.strides:
+        return result.contiguous()
+    strides = _strides(result.shape, options.strides)
+    if result.stride() == strides:
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)
 
 
-def _run(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, moments: str,
-         options: str) -> list[Tensor]:
+def _strides(shape: Sequence[int], text: str) -> tuple[int, ...]:
+    if text[0] != ">":
+        return tuple(int(s) for s in text.split(","))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed([int(a) for a in text[1:]]):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)
+
+
+def _unbiased(text: str, input: Tensor, names: str, tensors: Sequence[Tensor], moments: list[Tensor]) -> None:
+    """Statistics as running averages take them: n/(n - 1) times the variance, n values a channel."""
+    key = ("counts", text, input.shape, tuple(t.shape for t in tensors))
+
+    def counts() -> list[float]:
+        pipeline = _eager.parse(text)
+        values = _eager.evaluate(pipeline, input.to("meta"), _recipes.make(names, [t.to("meta") for t in tensors], input.dtype,
+                                                                           input.dtype, torch.device("meta")))
+        of = (values[pipeline.nodes[i].operands[0]] for i in pipeline.outputs.values())
+        return [v.numel() / v.shape[1] for v in of]
+
+    for m, n in zip(moments, _plans.get(key, counts)):
+        m[1].mul_(n / (n - 1))
+
+
+def execute(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, options: str) -> list[Tensor]:
+    """What the operator does, without the operator."""
     _plans.calls += 1
+    chosen = parse_options(options)
     with torch.no_grad(), torch.autocast(input.device.type, enabled=False), torch.cuda.device_of(input):
-        dense = input.contiguous()
-        given = [t.contiguous() for t in tensors]
-        results = [_execute(text, dense, _named(text, names, given), options)]
-        return results + [_moments(m, dense, _named(m, names, given), options) for m in moments.splitlines()]
+        if chosen.autotune:
+            way = _tune.faster(input, tensors, text, names, chosen)
+            if way:
+                return list(way(input, *tensors))
+        return ours(input, tensors, text, names, chosen)
 
 
-def _fake(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, moments: str,
-          options: str) -> list[Tensor]:
+def ours(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, chosen: Options) -> list[Tensor]:
+    dense = input.to(chosen.dtype or input.dtype).contiguous()
+    result, *moments = _execute(text, names, dense, tensors, chosen)
+    if moments:
+        _unbiased(text, dense, names, tensors, moments)
+    return [_shown(result, chosen), *moments]
+
+
+def theirs(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, chosen: Options) -> list[Tensor]:
+    """The same by PyTorch's operators."""
+    result, *moments = _reference(input, tensors, text, names, chosen)
+    if moments:
+        _unbiased(text, input, names, tensors, moments)
+    return [_shown(result, chosen), *moments]
+
+
+def _reference(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, chosen: Options) -> list[Tensor]:
+    """The same by PyTorch's operators, differentiable."""
+    dtype = chosen.dtype or input.dtype
+    made = _recipes.make(names, tensors, dtype, chosen.rounded or dtype, input.device)
+    return _eager.run(text, input.to(dtype), made)
+
+
+def _fake(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, options: str) -> list[Tensor]:
+    chosen = parse_options(options)
     with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
-        out = _eager.run(text, input, _named(text, names, tensors))
-        results = [input.new_empty(out.shape)]
-        for prefix in moments.splitlines():
-            value = _eager.run(prefix, input, _named(prefix, names, tensors))
-            wide = torch.float64 if input.dtype == torch.float64 else torch.float32
-            results.append(input.new_empty((2, value.shape[1]), dtype=wide))
-        return results
+        result, *moments = _reference(input, tensors, text, names, chosen)
+        return [_shown(torch.empty_like(result, memory_format=torch.contiguous_format), chosen),
+                *(m.contiguous() for m in moments)]
+
+
+# --- Gradients ---
 
 
 def _save(ctx: Any, inputs: tuple, output: Any) -> None:
-    input, tensors, ctx.text, ctx.names, _, _ = inputs
+    input, tensors, ctx.text, ctx.names, ctx.options = inputs
     ctx.save_for_backward(input, *tensors)
 
 
 def _backward(ctx: Any, grads: Sequence[Tensor]) -> tuple:
-    """The pipeline again, through PyTorch's own operators, and its gradient from there. Moments have none."""
+    """The pipeline again, through PyTorch's own operators, and its gradient from there; differentiable itself where
+    that is asked for. Moments have none."""
     saved = ctx.saved_tensors
     needed = [ctx.needs_input_grad[0], *([True] * (len(saved) - 1) if ctx.needs_input_grad[1] is True
                                          else ctx.needs_input_grad[1] or [False] * (len(saved) - 1))]
+    again = torch.is_grad_enabled()  # somebody wants the gradient's gradient
+    chosen = parse_options(ctx.options)
     with torch.enable_grad(), torch.autocast(saved[0].device.type, enabled=False):
-        leaves = [t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
-        out = _eager.run(ctx.text, leaves[0], _named(ctx.text, ctx.names, leaves[1:]))
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        found = iter(torch.autograd.grad(out, wanted, grads[0].reshape(out.shape), allow_unused=True))
-    result = [next(found) if leaf.requires_grad else None for leaf in leaves]
-    return result[0], result[1:], None, None, None, None
+        # Each tensor under a name of its own, so that what one is made of another does not count here.
+        leaves = [t.view_as(t) if again and t.requires_grad else t.detach().requires_grad_(need)
+                  for t, need in zip(saved, needed)]
+        out = _shown(_reference(leaves[0], leaves[1:], ctx.text, ctx.names, chosen)[0], chosen)
+        wanted = [leaf for leaf, need in zip(leaves, needed) if need]
+        found = iter(torch.autograd.grad(out, wanted, grads[0].reshape(out.shape), allow_unused=True, create_graph=again))
+    result = [next(found) if need else None for need in needed]
+    return result[0], result[1:], None, None, None
 
 
-# `names` has the tensors' names, `moments` a pipeline a line whose statistics a running average wants; `options` are
-# engine, precision and, for calls that a graph holds, a word of their own.
-torch.library.define("upweave::run", "(Tensor input, Tensor[] tensors, str text, str names, str moments, "
-                                     "str options) -> Tensor[]")
-torch.library.impl("upweave::run", ["CPU", "CUDA"], _run)
+def _vmap(info: Any, dims: tuple, input: Tensor, tensors: Sequence[Tensor], text: str, names: str,
+          options: str) -> tuple:
+    """A call for each slice."""
+    def part(t: Tensor, dim: Optional[int], i: int) -> Tensor:
+        return t if dim is None else t.select(dim, i)
+
+    results = [torch.ops.upweave.run(part(input, dims[0], i), [part(t, d, i) for t, d in zip(tensors, dims[1])],
+                                     text, names, options) for i in range(info.batch_size)]
+    return [torch.stack(values) for values in zip(*results)], [0] * len(results[0])
+
+
+# `names` says how the pipeline's tensors are made of `tensors` (see _recipes), `options` how it runs. Behind the result
+# come the values that the text gives out.
+torch.library.define("upweave::run", "(Tensor input, Tensor[] tensors, str text, str names, str options) -> Tensor[]")
+torch.library.impl("upweave::run", ["CPU", "CUDA"], execute)
 torch.library.register_fake("upweave::run", _fake)
 torch.library.register_autograd("upweave::run", _backward, setup_context=_save)
+torch.library.register_vmap("upweave::run", _vmap)
 
 
-def run(text: str, input: Tensor, *, engine: str = "", precision: str = "strict", **tensors: Tensor) -> Tensor:
+def transformed() -> bool:
+    """Inside torch.func's transforms or forward-mode differentiation, which only PyTorch's own operators know."""
+    return (torch._C._functorch.peek_interpreter_stack() is not None
+            or torch.autograd.forward_ad._current_level >= 0)
+
+
+def run(text: str, input: Tensor, *, engine: str = "", precision: str = "strict", algorithm: str = "auto",
+        **tensors: Tensor) -> Tensor:
     """Runs a pipeline on tensors, with gradients: `upweave.torch.run("conv_transpose kernel | gelu", x, kernel=k)`."""
-    return torch.ops.upweave.run(input, list(tensors.values()), text, " ".join(tensors), "", f"{engine},{precision}")[0]
+    if not torch.compiler.is_compiling() and transformed():
+        return _eager.run(text, input, tensors)[0]
+    options = Options(engine, precision, algorithm)
+    return torch.ops.upweave.run(input, list(tensors.values()), text, " ".join(tensors), str(options))[0]

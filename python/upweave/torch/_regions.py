@@ -1,16 +1,19 @@
-"""Finds each transposed convolution of a captured graph with the largest part around it that one pipeline can say,
-and puts one call in its place."""
+"""Finds each transposed convolution of a functional graph with the largest part around it that one pipeline can say,
+and puts one call in its place. Nodes of such a graph change nothing and share no memory that anyone changes, so a part may
+be computed wherever what it reads is there."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
 
+from ._op import Options
 from ._stages import NotCovered, Region, example
-from ._translate import CONVOLUTIONS, HEADS, translate
+from ._translate import HEADS, is_convolution, translate
 from ._write import Writer
 
 
@@ -20,70 +23,67 @@ class Found:
 
     convolution: Node
     nodes: list[Node] = field(default_factory=list)
-    text: str = ""
+    writer: Optional[Writer] = None
     stopped: list[tuple[str, str]] = field(default_factory=list)  # (node, reason)
     refused: Optional[str] = None  # why there is no call at all
+    ours: float = 0.0  # seconds that the call is predicted to take, and that PyTorch is
+    theirs: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return self.writer.runs if self.writer else ""
 
 
 def describe(node: Node) -> str:
-    target = node.target
-    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-    if name == "fn":  # PyTorch's dispatcher between forms with and without indices
-        name = next((n for n, f in vars(torch.nn.functional).items() if f is target), name)
-    return f"{name} ({node.name})"
-
-
-def _in_place(node: Node) -> bool:
-    if node.op == "call_method":
-        return str(node.target).endswith("_") and not str(node.target).endswith("__")
-    name = getattr(node.target, "__name__", "")
-    activation = (getattr(node.target, "__module__", "") == "torch.nn.functional" and "pool" not in name
-                  and not name.endswith("norm"))  # a norm's True is its use of the input's statistics
-    return node.op == "call_function" and (node.kwargs.get("inplace") is True or name.endswith("_")
-                                           or name in ("iadd", "isub", "imul", "itruediv")
-                                           or (activation and True in node.args[1:]))
+    name = getattr(node.target, "_overloadpacket", node.target)
+    return f"{getattr(name, '__name__', name)} ({node.name})"
 
 
 # --- Finding ---
 
 
-def _leads(node: Any, taken: set[Node]) -> bool:
+def _leads(node: Any) -> bool:
     """True if the node may stand before the convolution, for all that can be said without translating it."""
-    if not isinstance(node, Node) or node.target not in HEADS or node in taken or len(node.users) != 1:
+    if not isinstance(node, Node) or node.target not in HEADS or len(node.users) != 1:
         return False
-    if _in_place(node) or not node.args or not isinstance(node.args[0], Node):
+    if not node.args or not isinstance(node.args[0], Node):
         return False
     others = [a for a in node.args[1:] if isinstance(a, Node) and isinstance(example(a), torch.Tensor)]
     return all(example(a).dim() == 1 for a in others)  # a norm's vectors; other tensors would be read as weights are
 
 
-def _heads(convolution: Node, taken: set[Node]) -> list[list[Node]]:
+def _heads(convolution: Node) -> list[list[Node]]:
     """The chains before the convolution that nobody else reads, the longest first, each with its first node first."""
     chain: list[Node] = []
     node = convolution.args[0]
-    while _leads(node, taken):
-        chain.insert(0, node)
+    while True:
+        pair = [node]
+        if isinstance(node, Node) and node.target is operator.getitem and node.args[1] == 0 and len(node.users) == 1:
+            node = node.args[0]  # one result of several
+            pair.insert(0, node)
+        if not _leads(node):
+            break
+        chain[:0] = pair
         node = node.args[0]
-    # Autocast rounds what the convolution reads, not what its head does.
+    # A cast rounds what the convolution reads, not what its head does.
     dtype = example(convolution).dtype
-    return [chain[i:] for i in range(len(chain)) if example(chain[i].args[0]).dtype == dtype] + [[]]
+    starts = [i for i, n in enumerate(chain) if n.target is not operator.getitem and example(n.args[0]).dtype == dtype
+              and isinstance(example(n.args[0]), torch.Tensor)]
+    return [chain[i:] for i in starts] + [[]]
 
 
-def _start(convolution: Node, head: list[Node]) -> tuple[Region, Node]:
-    """A region that holds the head and the convolution; its input is value 0."""
-    region = Region()
+
+def _start(convolution: Node, head: list[Node], weights: frozenset[Node]) -> tuple[Region, Node]:
+    """A region that holds the head and the convolution; its input is the first value."""
+    region = Region(example(convolution).dtype, weights)
     source = (head or [convolution])[0].args[0]
-    shape = example(source).shape
-    value = region.new_value(shape)
-    region.values[source] = value
+    region.values[source] = region.new_value(example(source).shape)
     for node in [*head, convolution]:
         translate(region, node)
-        if any(stage.moments for stage in region.stages[node]):
-            raise NotCovered("it updates its statistics, and stands before the convolution")
     return region, source
 
 
-def _grow(region: Region, convolution: Node, taken: set[Node], found: Found) -> list[Node]:
+def _grow(region: Region, convolution: Node, found: Found) -> list[Node]:
     """Every node behind the convolution that can be said, in order."""
     covered, tainted = [convolution], set()
     nodes = list(convolution.graph.nodes)
@@ -91,77 +91,96 @@ def _grow(region: Region, convolution: Node, taken: set[Node], found: Found) -> 
         if node.op == "output":
             break
         inputs = node.all_input_nodes
+        if _is_extent(node):
+            continue
         if any(i in tainted for i in inputs):
             tainted.add(node)
         elif any(i in covered for i in inputs):
             try:
-                if node in taken:
-                    raise NotCovered("it belongs to another convolution")
-                if node.target in CONVOLUTIONS:
+                if is_convolution(node):
                     raise NotCovered("it is another convolution")
                 translate(region, node)
                 covered.append(node)
             except NotCovered as reason:
                 tainted.add(node)
-                found.stopped.append((describe(node), str(reason)))
+                if not _statistic(node, region):
+                    found.stopped.append((describe(node), str(reason)))
     return covered
 
 
-def _whole(covered: list[Node]) -> Optional[Node]:
-    """The one node that others read, if it is the last."""
+def _is_extent(node: Node) -> bool:
+    """A number that the shapes of values say."""
+    return isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
+
+
+def _serves(node: Node, inside: set[Node]) -> bool:
+    """An extent that only the region's own nodes ask for: it goes with them."""
+    return _is_extent(node) and all(user in inside or _serves(user, inside) for user in node.users)
+
+
+def _statistic(node: Node, region: Region) -> bool:
+    """A running average that a norm of the region gives out: the call gives it out too."""
+    return (node.target is operator.getitem and node.args[1] in (3, 4)
+            and any(s.updates and s.updates.norm is node.args[0] for s in region.stages.get(node.args[0], ())))
+
+
+def _whole(region: Region, covered: list[Node], place: dict[Node, int]) -> bool:
+    """True if the last node is the one that others read, and running averages are read behind it."""
     inside, last = set(covered), covered[-1]
-    read = [n for n in covered if any(u not in inside for u in n.users)]
-    return last if read in ([last], []) and isinstance(example(last), torch.Tensor) else None
-
-
-def _changed_between(region: Region, source: Node, covered: list[Node]) -> bool:
-    """True if a tensor that the region reads is changed in place while the region runs."""
-    outside = {source} | {a for _, arguments in region.tensors.values() for a in arguments if isinstance(a, Node)}
-    nodes = list(source.graph.nodes)
-    between = nodes[nodes.index(covered[0]):nodes.index(covered[-1])]
-    inside = set(covered)
-    return any(n not in inside and _in_place(n) and n.args and n.args[0] in outside for n in between)
+    for node in covered:
+        for user in node.users:
+            if user in inside or node is last or _serves(user, inside):
+                continue
+            if not _statistic(user, region) or any(place[u] < place[last] for u in user.users):
+                return False
+    return isinstance(example(last), torch.Tensor)
 
 
 # --- Replacing ---
 
 
-def _replace(convolution: Node, taken: set[Node], options: str) -> Found:
+def _find(convolution: Node, weights: frozenset[Node], options: Options) -> Found:
     found = Found(convolution)
     try:
-        for head in _heads(convolution, taken):
+        for head in _heads(convolution):
             try:
-                region, source = _start(convolution, head)
+                region, source = _start(convolution, head, weights)
                 break
             except NotCovered:  # with a shorter head, or with none, it may still be possible
                 if not head:
                     raise
-        covered = _grow(region, convolution, taken, found)
-        while covered and not (_whole(covered) and not _changed_between(region, source, covered)):
-            dropped = covered.pop()
-            if covered:
-                found.stopped.insert(0, (describe(dropped), "others read what lies inside"))
-        if not covered:
-            raise NotCovered("what it reads is changed in place, or others read its parts")
-        stages = [s for n in [*head, *covered] for s in region.stages[n]]
-        graph = convolution.graph
-        found.text = Writer(graph, region, source, convolution, covered, stages, options).write()
+        covered = _grow(region, convolution, found)
+        place = {node: i for i, node in enumerate(convolution.graph.nodes)}
+        while covered and not found.writer:
+            try:
+                if not _whole(region, covered, place):
+                    raise NotCovered("others read what lies inside")
+                found.writer = Writer(region, source, [*head, *covered], covered[-1], options)
+            except NotCovered as reason:
+                dropped = covered.pop()
+                if not covered:
+                    raise
+                found.stopped.insert(0, (describe(dropped), str(reason)))
         found.nodes = [*head, *covered]
-        for node in reversed(found.nodes):
-            graph.erase_node(node)
     except NotCovered as reason:
         found.refused = str(reason)
     return found
 
 
-def rewrite(module: GraphModule, options: str = ",strict") -> list[Found]:
-    """Rewrites the graph in place and says what was found."""
-    taken: set[Node] = set()
+def rewrite(module: GraphModule, weights: Sequence[int], options: Options,
+            pays: Callable[[Found], Optional[str]] = lambda found: None) -> list[Found]:
+    """Rewrites the graph in place and says what was found. `weights` are the places among the graph's inputs of the
+    module's own tensors; `pays` says why a call is not worth it, or None."""
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    weights = frozenset(inputs[i] for i in weights)
     results = []
     for node in list(module.graph.nodes):
-        if node.op == "call_function" and node.target in CONVOLUTIONS:
-            found = _replace(node, taken, options)
-            taken.update(found.nodes)
+        if is_convolution(node):
+            found = _find(node, weights, options)
+            found.refused = found.refused or pays(found)
+            if not found.refused:
+                found.nodes[-1].replace_all_uses_with(found.writer.write(module.graph))
+                module.graph.eliminate_dead_code()
             results.append(found)
     module.graph.lint()
     module.recompile()

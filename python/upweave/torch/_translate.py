@@ -1,4 +1,4 @@
-"""One node of a captured graph -> stages of a pipeline, by the table of all functions that have a handler."""
+"""One node of a functional ATen graph -> stages of a pipeline, by the table of all operations that have a handler."""
 
 from __future__ import annotations
 
@@ -6,88 +6,98 @@ import operator
 from typing import Any, Callable
 
 import torch
-import torch.nn.functional as F
 from torch.fx import Node
 
 from . import _handlers as h
-from ._stages import NotCovered, Region
+from ._stages import FLOATS, NotCovered, Region, example
+
+aten = torch.ops.aten
 
 
 def _table() -> dict[Any, Callable]:
     t: dict[Any, Callable] = {}
 
-    def row(handler: Callable, *targets: Any) -> None:
-        for target in targets:
-            if target is not None:
-                t[target] = handler
-
-    def named(handler: Callable, *names: str) -> None:
-        """The function in torch, in torch.nn.functional and as a method, with its in-place form."""
+    def row(handler: Callable, *names: str) -> None:
+        """Names as in aten.NAME.OVERLOAD; those that this PyTorch does not have are passed over."""
         for name in names:
-            row(handler, getattr(torch, name, None), getattr(F, name, None), name)
-            row(h.changing(handler), getattr(torch, f"{name}_", None), getattr(F, f"{name}_", None), f"{name}_")
+            packet, _, overload = name.partition(".")
+            found = getattr(getattr(aten, packet, None), overload or "default", None)
+            if found is not None:
+                t[found] = handler
 
-    for n in (1, 2, 3):
-        row(h.conv_transpose, getattr(torch, f"conv_transpose{n}d"), getattr(F, f"conv_transpose{n}d"))
-        named(h.pool("avg_pool"), f"avg_pool{n}d")
-        named(h.pool("max_pool"), f"max_pool{n}d")
-        named(h.global_pool("mean"), f"adaptive_avg_pool{n}d")
-        named(h.global_pool("max"), f"adaptive_max_pool{n}d")
-    for handler in (h.layer_norm, h.group_norm, h.instance_norm, h.batch_norm):
-        row(handler, getattr(F, handler.__name__))
-    for name in ("relu", "tanh", "sigmoid", "exp", "mish", "hardswish"):
-        named(h.unary(name), name)
-    named(h.unary("swish"), "silu")
-    named(h.unary("clamp 0.0 6.0"), "relu6")
-    named(h.unary("mul -1.0"), "neg", "negative")
-    row(h.unary("mul -1.0"), operator.neg)
-    for handler in (h.gelu, h.leaky_relu, h.hardtanh, h.hardsigmoid, h.clamp, h.dropout, h.softmax, h.square):
-        named(handler, handler.__name__)
-    named(h.dropout, "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
-    named(h.clamp, "clip")
-    named(lambda r, x, min: h.clamp(r, x, min=min), "clamp_min")
-    named(lambda r, x, max: h.clamp(r, x, max=max), "clamp_max")
-    named(h.identity, "contiguous")
-    for name, function in (("sum", "sum"), ("mean", "mean"), ("max", "amax"), ("min", "amin"),
-                           ("logsumexp", "logsumexp")):
-        named(h.reduce(name), function)
-    named(h.extreme("max"), "max")
-    named(h.extreme("min"), "min")
-    row(h.getitem, operator.getitem)
-    for name in ("view", "reshape", "flatten", "squeeze", "unsqueeze"):
-        row(h.reshape, getattr(torch, name, None), name)
-    row(h.permute, torch.permute, "permute")
-    row(h.movedim, torch.movedim, "movedim")
-    for name, words, op in (("add", "add", "add"), ("sub", "sub subtract", "sub"), ("mul", "mul multiply", "mul"),
-                            ("div", "div divide true_divide", "truediv")):
-        named(h.binary(name), *words.split())
-        row(h.binary(name), getattr(operator, op))
-        row(h.changing(h.binary(name)), getattr(operator, f"i{op}"))
-    named(h.binary("minimum"), "minimum")
-    named(h.binary("maximum"), "maximum")
+    row(h.conv_transpose, "convolution")
+    row(h.avg_pool, "avg_pool2d", "avg_pool3d")
+    row(h.max_pool, "max_pool2d_with_indices", "max_pool3d_with_indices")
+    row(h.layer_norm, "native_layer_norm")
+    row(h.group_norm, "native_group_norm")
+    row(h.batch_norm, "_native_batch_norm_legit_functional")
+    row(h.batch_norm_alone, "_native_batch_norm_legit.no_stats")
+    row(h.batch_norm_known, "_native_batch_norm_legit_no_training")
+    for name, stage in (("relu", "relu"), ("tanh", "tanh"), ("sigmoid", "sigmoid"), ("exp", "exp"), ("mish", "mish"),
+                        ("hardswish", "hardswish"), ("silu", "swish"), ("neg", "mul -1.0"),
+                        ("hardsigmoid", "add 3.0 | clamp 0.0 6.0 | div 6.0")):
+        row(h.unary(stage), name)
+    row(h.gelu, "gelu")
+    row(h.leaky_relu, "leaky_relu")
+    row(h.hardtanh, "hardtanh")
+    row(h.clamp, "clamp")
+    row(lambda r, x, min: h.clamp(r, x, min), "clamp_min")
+    row(lambda r, x, max: h.clamp(r, x, None, max), "clamp_max")
+    row(h.power, "pow.Tensor_Scalar")
+    row(lambda r, x: h.power(r, x, 2), "square")
+    row(h.copy, "_to_copy", "clone", "alias", "detach")
+    row(h.dropout, "native_dropout")
+    row(h.softmax, "_softmax")
+    for stage, name in (("sum", "sum.dim_IntList"), ("mean", "mean.dim"), ("max", "amax"), ("min", "amin"),
+                        ("logsumexp", "logsumexp"), ("max", "max.dim"), ("min", "min.dim")):
+        row(h.reduce(stage), name)
+    row(h.view, "view", "_unsafe_view", "reshape")
+    row(h.permute, "permute")
+    row(h.transpose, "transpose.int")
+    row(h.unsqueeze, "unsqueeze")
+    row(h.squeeze, "squeeze", "squeeze.dim", "squeeze.dims")
+    row(h.unchanged, "slice.Tensor", "expand")
+    for name in ("add", "sub", "mul", "div"):
+        row(h.binary(name), f"{name}.Tensor", f"{name}.Scalar", f"{name}.Tensor_mode", f"{name}.Scalar_mode")
+    row(h.rsub, "rsub.Scalar", "rsub.Tensor")
+    row(h.binary("minimum"), "minimum")
+    row(h.binary("maximum"), "maximum")
+    t[operator.getitem] = h.getitem
     return t
 
 
 TABLE = _table()
-CONVOLUTIONS = tuple(target for target, handler in TABLE.items() if handler is h.conv_transpose)
-# What may stand before the convolution: pools, functions of one value, arithmetic with numbers, norms.
-HEADS = tuple(target for target, handler in TABLE.items()
-              if handler in (h.gelu, h.leaky_relu, h.hardtanh, h.hardsigmoid, h.clamp, h.dropout, h.identity, h.batch_norm,
-                             h.layer_norm, h.group_norm, h.instance_norm, h.softmax)
-              or handler.__qualname__.startswith(("pool", "unary", "binary")))
+# What may stand before the convolution: all but what has results of its own to give out.
+HEADS = {target for target, handler in TABLE.items() if handler not in (h.conv_transpose, h.batch_norm, h.getitem)}
+
+
+def is_convolution(node: Node) -> bool:
+    return node.op == "call_function" and node.target is aten.convolution.default and bool(node.args[6])
+
+
+def _check_dtype(region: Region, node: Node) -> None:
+    value = example(node)
+    for tensor in value if isinstance(value, (tuple, list)) else [value]:
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS:
+            if tensor is value:
+                raise NotCovered("its result is not of floating point")
+            continue  # indices that nobody may read
+        if (tensor.dtype == torch.float64) != (region.dtype == torch.float64):
+            raise NotCovered(f"its dtype is {tensor.dtype}, the convolution's {region.dtype}")
 
 
 def translate(region: Region, node: Node) -> None:
     """Adds the node to the region, or raises NotCovered and leaves the region as it was."""
-    handler = TABLE.get(node.target) if node.op in ("call_function", "call_method") else None
+    handler = TABLE.get(node.target) if node.op == "call_function" else None
     if handler is None:
         raise NotCovered("the vocabulary has no such operation")
-    region.node, before = node, dict(region.tensors)
-    region.stages[node] = []
+    _check_dtype(region, node)
+    before = dict(region.tensors), list(region.sources)
+    region.node, region.stages[node] = node, []
     try:
         region.values[node] = handler(region, *node.args, **node.kwargs)
-    except (NotCovered, TypeError, AttributeError) as error:
-        region.tensors = before
+    except (NotCovered, TypeError, AttributeError, IndexError) as error:
+        region.tensors, region.sources = before
         del region.stages[node]
         if isinstance(error, NotCovered):
             raise

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
-from typing import Any, Optional
+from typing import Any, Sequence
 
 import torch
 from torch.fx import Graph, Node
 
-from . import _fold
-from ._stages import FLOATS, NotCovered, Region, Stage, example, same
+from . import _fold, _recipes
+from ._op import Options
+from ._stages import NARROW, NotCovered, Region, Stage, Updates, example, given, is_one, same
+
+aten = torch.ops.aten
+_16_BITS = (torch.float16, torch.bfloat16)
 
 
 def _text(stages: list[Stage], last: int) -> str:
-    """The stages as one line. Values that are read again, and not just by the next stage, get a name."""
-    current, named = stages[0].source if stages else last, set()
+    """The stages as one line. Values that are read again, and not just by the next stage, get a name; the statistics
+    that running averages want are given out as m0, m1, ..."""
+    wanted = {s.source for s in stages if s.updates}
+    current, named = stages[0].source, set(wanted)
     for stage in [*stages, Stage(-1, last, "")]:
         named.update(stage.uses)
         if stage.source != current:
@@ -23,10 +28,13 @@ def _text(stages: list[Stage], last: int) -> str:
         current = stage.result
     first = stages[0].source
     words = {i: "@input" if i == first else f"@v{i}" for i in named}
-    line, current = [], first
+    line, current, count = [], first, 0
     for stage in stages:
         if stage.source != current:
             line.append(words[stage.source])
+        if stage.updates:
+            line += [f"moments batch out m{count}", words[stage.source]]
+            count += 1
         text = stage.text
         for i in stage.uses:
             text = text.replace(f"{{{i}}}", words[i])
@@ -37,112 +45,86 @@ def _text(stages: list[Stage], last: int) -> str:
     return " | ".join(line)
 
 
-def bn_scale(mean, variance, weight, bias, eps):
-    wide = torch.promote_types(variance.dtype, torch.float32)
-    scale = torch.rsqrt(variance.to(wide) + eps)
-    return scale if weight is None else scale * weight
-
-
-def bn_shift(mean, variance, weight, bias, eps):
-    shift = -mean * bn_scale(mean, variance, weight, bias, eps)
-    return shift if bias is None else shift + bias
-
-
-_sites = itertools.count()  # tells calls with the same text apart, for the weights that are kept with each
-
-
 class Writer:
-    """Writes the one call in place of a region's nodes."""
+    """What the one call in place of a region's nodes says, and the call itself."""
 
-    def __init__(self, graph: Graph, region: Region, source: Node, convolution: Node, covered: list[Node],
-                 stages: list[Stage], options: str) -> None:
-        self.graph, self.region, self.source = graph, region, source
-        self.convolution, self.last, self.stages, self.options = convolution, covered[-1], stages, options
-        self.made: dict[str, Any] = {}
-        self.choose_dtypes(covered)
+    def __init__(self, region: Region, source: Node, covered: Sequence[Node], last: Node, options: Options) -> None:
+        self.region, self.source, self.last = region, source, last
+        self.stages = [s for n in covered for s in region.stages.get(n, ())]
+        self.updates = [s.updates for s in self.stages if s.updates]
+        self.text = _text(self.stages, region.values[last].id)
+        words = {w.rpartition("=")[2].partition(":")[0] for s in self.stages for w in s.text.split()}
+        recipes = {name: recipe for name, recipe in region.tensors.items() if name in words}
+        self.names = " ".join(f"{name}={recipe}" for name, recipe in recipes.items())
+        self.options = self._choose(covered, options)
 
-    def choose_dtypes(self, covered: list[Node]) -> None:
-        """What the convolution reads is rounded as PyTorch rounds it (autocast); everything is then computed in one
-        dtype, float32 where dtypes mix, and the result has the dtype that the graph expects."""
-        self.conv_dtype = example(self.convolution).dtype
-        self.out_dtype = example(self.last).dtype
-        conv_tensors = {a for a in self.convolution.args[:3] if isinstance(a, Node)}
-        others = {example(a).dtype for _, arguments in self.region.tensors.values() for a in arguments
-                  if isinstance(a, Node) and isinstance(example(a), torch.Tensor)  # eps may be a symbol
-                  and a not in conv_tensors and example(a).dim() > 0}
-        values = {example(n).dtype for n in covered if isinstance(example(n), torch.Tensor)}
-        seen = others | values
-        if torch.float64 in seen and len(seen) > 1 or any(d not in FLOATS for d in seen):
-            raise NotCovered("its dtypes mix float64 with others")
-        # In 16 bits the scale and shift of a norm with known statistics would be rounded too early.
-        affine = any(stage.affine for stage in self.stages)
-        alone = seen == {self.conv_dtype} and not (affine and self.conv_dtype in (torch.float16, torch.bfloat16))
-        self.dtype = self.conv_dtype if alone else torch.float32
+    def _choose(self, covered: Sequence[Node], options: Options) -> Options:
+        """Everything is computed in one dtype: the convolution's, or float32 where dtypes mix, or where the scale and
+        shift of a norm with known statistics would be rounded too early."""
+        conv, out, value = self.region.dtype, example(self.last), self.region.values[self.last]
+        recipes = _recipes.parse(self.names)
+        sources = self.region.sources
+        used = {i for r in recipes for i in r.sources if i is not None}
+        others = {example(sources[r.sources[0]]) for r in recipes if len(r.sources) == 1 and not r.rounded}
+        dtypes = {t.dtype for t in others if t.dim()}
+        dtypes |= {example(n).dtype for n in covered if isinstance(example(n), torch.Tensor)}
+        wide = dtypes != {conv} or conv in _16_BITS and any(s.affine for s in self.stages)
+        axes = "" if value.plain else ".".join("".join(map(str, a)) for a in value.axes)
+        return options._replace(dtype=torch.float32 if wide and conv in NARROW else conv, rounded=conv, result=out.dtype,
+                                axes=axes, strides=_strides(out), keep=all(given(sources[i]) for i in used))
 
-    def call(self, function: Any, *args: Any) -> Node:
-        return self.graph.call_function(function, args)
+    @property
+    def runs(self) -> str:
+        """The text that will run: a norm with known statistics goes into kept weights."""
+        fold = _fold.find(self.text, self.options.dtype) if self.options.keep else None
+        return fold.text if fold else self.text
 
-    def cast(self, node: Any, rounded: bool, have: Optional[torch.dtype]) -> Any:
-        for dtype in ([self.conv_dtype] if rounded else []) + [self.dtype]:
-            if have != dtype:
-                node, have = self.graph.call_method("to", (node, dtype)), dtype
-        return node
-
-    def tensor(self, name: str) -> Any:
-        if name in self.made:
-            return self.made[name]
-        kind, arguments = self.region.tensors[name]
-        if kind == "tensor":
-            node, view = arguments
-            result = self.cast(node, node in self.convolution.args[:3], example(node).dtype)
-            if view is not None and not same(view, example(node).shape):
-                result = self.graph.call_method("reshape", (result, view))
-            if example(node).device != example(self.source).device:
-                result = self.graph.call_method("to", (result, example(self.source).device))
-        else:
-            result = self.call(bn_scale if kind == "scale" else bn_shift, *arguments)
-            result = self.cast(result, False, None)
-        self.made[name] = result
-        return result
-
-    def write(self) -> str:
-        """Writes it, and says what will run."""
-        graph = self.graph
+    def write(self, graph: Graph) -> Node:
+        """The call, before the region's last node; the value that takes that node's place."""
         with graph.inserting_before(self.last):
-            text = _text(self.stages, self.region.values[self.last].id)
-            updates = [(_text(self.stages[:i], s.source), s.moments)
-                       for i, s in enumerate(self.stages) if s.moments]
-            words = {w.rpartition("=")[2].partition(":")[0] for s in self.stages for w in s.text.split()}
-            names = [n for n in self.region.tensors if n in words]
-            tensors = [self.tensor(n) for n in names]
-            source = self.cast(self.source, True, example(self.source).dtype)
-            run = self.call(torch.ops.upweave.run.default, source, tensors, text, " ".join(names),
-                            "\n".join(prefix for prefix, _ in updates), f"{self.options},{next(_sites)}")
-            result = self.call(operator.getitem, run, 0)
-            for i, (_, (mean, variance, momentum)) in enumerate(updates, 1):
-                moments = graph.call_method("detach", (self.call(operator.getitem, run, i),))
-                for row, running in enumerate((mean, variance)):
-                    new = graph.call_method("to", (self.call(operator.getitem, moments, row), example(running).dtype))
-                    graph.call_method("mul_", (running, 1 - momentum))
-                    graph.call_method("add_", (running, new), {"alpha": momentum})
-            result = self.finish(result)
-        self.last.replace_all_uses_with(result)
+            run = graph.call_function(torch.ops.upweave.run.default,
+                                      (self.source, list(self.region.sources), self.text, self.names, str(self.options)))
+            result = graph.call_function(operator.getitem, (run, 0))
+            for i, updates in enumerate(self.updates, 1):
+                self._update(graph, updates, graph.call_function(operator.getitem, (run, i)))
         result.meta = dict(self.last.meta)
-        fold = _fold.find(text, self.dtype)
-        return fold.text if fold else text
-
-    def finish(self, result: Node) -> Node:
-        """The graph's own view of the value: its axes, its dtype, its order in memory."""
-        value, out = self.region.values[self.last], example(self.last)
-        if value.layout == "last":
-            rank = len(value.shape)
-            result = self.graph.call_method("permute", (result, 0, *range(2, rank), 1))
-        elif value.layout != "plain":
-            result = self.graph.call_method("reshape", (result, [e if isinstance(e, int) else -1 for e in out.shape]))
-        if self.dtype != self.out_dtype:
-            result = self.graph.call_method("to", (result, self.out_dtype))
-        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        if (out.dim() in formats and value.layout == "plain" and not out.is_contiguous()
-                and out.is_contiguous(memory_format=formats[out.dim()])):
-            result = self.graph.call_method("contiguous", (result,), {"memory_format": formats[out.dim()]})
         return result
+
+    def _update(self, graph: Graph, updates: Updates, moments: Node) -> None:
+        """running <- running + momentum (statistic - running), for those that somebody reads."""
+        for user in list(updates.norm.users):
+            running = {3: updates.mean, 4: updates.variance}.get(user.args[1])
+            if running is None:
+                continue
+            new = graph.call_function(aten.select.int, (moments, 0, user.args[1] - 3))
+            if example(running).dtype != _wide(self.options.dtype):
+                new = graph.call_function(aten._to_copy.default, (new,), {"dtype": example(running).dtype})
+            new = graph.call_function(aten.lerp.Scalar, (running, new, updates.momentum))
+            new.meta = dict(user.meta)
+            user.replace_all_uses_with(new)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _strides(out: torch.Tensor) -> str:
+    """How the result lies in memory, as Options says it."""
+    shape, strides = list(out.shape), list(out.stride())
+    rank = len(shape)
+    static = all(isinstance(n, int) for n in (*shape, *strides))
+    orders = [list(range(rank)), [0, *range(2, rank), 1]]
+    if static:
+        orders.append(sorted(range(rank), key=lambda a: (-strides[a], a)))
+    for order in orders:
+        step: Any = 1
+        expected = {}
+        for axis in reversed(order):
+            expected[axis] = step
+            step = step * shape[axis]
+        there = [a for a in range(rank) if not is_one(shape[a])]
+        if same([strides[a] for a in there], [expected[a] for a in there]):
+            if order == sorted(order) and (not static or strides == [expected[a] for a in range(rank)]):
+                return ""
+            return ",".join(map(str, strides)) if static else ">" + "".join(map(str, order))
+    raise NotCovered("its result lies in memory in an order that is not known")

@@ -2,11 +2,12 @@
 #   make run   set up, build, and run the five pipelines, each checked against the reference
 #   make test  set up, build, and run every test
 # also:
+#   make wheel  dist/upweave-*.whl, for every Linux of glibc 2.28 and later
 #   make bench  the five pipelines beside PyTorch and oneDNN
 #   make test-gpu, make bench-gpu  the same on a GPU, with what make test has built
 #   make format, make clean
 
-.PHONY: run test bench test-gpu bench-gpu format clean
+.PHONY: run test wheel bench test-gpu bench-gpu format clean
 .DEFAULT_GOAL := run
 
 run:
@@ -17,6 +18,10 @@ run:
 test:
 	@tools/setup test
 	@tools/test
+
+wheel:
+	@tools/setup wheel
+	@tools/wheel dist
 
 bench:
 	@tools/setup bench
@@ -33,4 +38,4 @@ format:
 	@tools/format
 
 clean:
-	rm -rf build build-asan build-fuzz
+	rm -rf build build-asan build-fuzz dist

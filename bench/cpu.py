@@ -169,13 +169,13 @@ def base_of(name):
 def show(slug, result):
     rows = result["contenders"]
     print(f"\n{slug}, batch {result['batch']} (other programs took {result['others_share']:.0%} of the cores)")
-    print(f"  {'':<18} {'ms/item':>9} {'of FMA peak':>12} {'GFLOP/s peak':>13} {'error':>9} {'peak MB':>8} "
+    print(f"  {'':<20} {'ms/item':>9} {'of FMA peak':>12} {'GFLOP/s peak':>13} {'error':>9} {'peak MB':>8} "
           f"{'first call':>11}   vs upweave of its type")
     for name, row in rows.items():
         ours = rows.get(base_of(name), {}).get("ms_per_item")
         ratio = f"{row['ms_per_item'] / ours:8.2f}x" if ours else ""
         first = f"{row['first_call_ms']:8.1f} ms" if "first_call_ms" in row else ""
-        print(f"  {name:<18} {row['ms_per_item']:9.3f} {row['of_fma_peak']:12.2f} {row['fma_gflops']:13.0f} "
+        print(f"  {name:<20} {row['ms_per_item']:9.3f} {row['of_fma_peak']:12.2f} {row['fma_gflops']:13.0f} "
               f"{row['error']:9.1e} {row['peak_rss_mb']:8.0f} {first:>11} {ratio}")
 
 

@@ -82,7 +82,7 @@ def contenders(peers, slug, batch, folder):
             command, file, keeps, more = all_of_them[name]
             all_of_them[name] = (command, file, keeps + upsampled, more)
     for mode in ("eager", "compile"):
-        for layout, suffix in (("contiguous", ""), ("channels_last", " cl")):
+        for layout, suffix in (("contiguous", ""), ("channels_last_input", " cl in"), ("channels_last", " cl")):
             # Up to five tensors of the upsampled size live at once; they are given back after each run.
             all_of_them[f"torch {mode}{suffix}"] = (torch + [mode, layout, "f32"], f"torch-{mode}-{layout}-f32.bin",
                                                     2 * inputs, 5 * upsampled)

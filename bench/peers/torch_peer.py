@@ -1,4 +1,5 @@
-"""PyTorch as a contender: `torch_peer.py SLUG FOLDER BATCH eager|compile contiguous|channels_last f32|bf16`.
+"""PyTorch as a contender: `torch_peer.py SLUG FOLDER BATCH eager|compile LAYOUT f32|bf16`, where LAYOUT is
+contiguous, channels_last_input (the weights contiguous) or channels_last (input and weights).
 
 Speaks the protocol of worker.h. Each pipeline has two forms of the same mathematics, as a user would write it and
 without permutes (kinder to graph compilers); the one that is faster on a few samples is kept.
@@ -92,9 +93,9 @@ def main():
     tensors = load(slug, folder, int(batch))
     if dtype == "bf16":
         tensors = [t.bfloat16() for t in tensors]
-    if layout == "channels_last":
-        form = torch.channels_last_3d if tensors[0].dim() == 5 else torch.channels_last
-        tensors[0] = tensors[0].contiguous(memory_format=form)
+    for i in range({"contiguous": 0, "channels_last_input": 1, "channels_last": 2}[layout]):  # input, then kernel
+        form = torch.channels_last_3d if tensors[i].dim() == 5 else torch.channels_last
+        tensors[i] = tensors[i].contiguous(memory_format=form)
     few = [tensors[0][:16 if tensors[0].dim() == 4 else 2], *tensors[1:]]
     best, best_time = None, float("inf")
     for form in FORMS[slug]:

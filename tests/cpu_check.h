@@ -75,6 +75,8 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
   return data;
 }
 
+constexpr int64_t kGuard = 4096;  // bytes around an output
+
 // All outputs, the result first.
 inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dtype, int threads,
                                                       Algorithm algorithm, bool fuse,
@@ -101,8 +103,9 @@ inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dt
   for (size_t k = 0; k < outputs.size(); ++k) {
     const Id id = k == 0 ? plan->source.output : plan->source.extra_outputs[k - 1].value;
     const Dtype type = k == 0 ? dtype : output_dtype(plan->source, id, dtype);
-    outputs[k].assign(static_cast<size_t>(count(plan->source[id].shape) * size_of(type)), char(0xff));
-    pointers.push_back(outputs[k].data());
+    const auto bytes = static_cast<size_t>(count(plan->source[id].shape) * size_of(type));
+    outputs[k].assign(bytes + 2 * kGuard, char(0xff));
+    pointers.push_back(outputs[k].data() + kGuard);
   }
   program->pack(parameters, packed, nullptr);
   const int64_t before = allocations;
@@ -112,6 +115,13 @@ inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dt
     EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);
   program->release(packed);
   program->release(workspace);
+  for (size_t k = 0; k < outputs.size(); ++k) {  // nothing around them is written
+    const auto end = outputs[k].end() - kGuard;
+    const auto untouched = [](char c) { return c == char(0xff); };
+    EXPECT_TRUE(std::all_of(outputs[k].begin(), outputs[k].begin() + kGuard, untouched)) << "before " << k;
+    EXPECT_TRUE(std::all_of(end, outputs[k].end(), untouched)) << "behind output " << k;
+    outputs[k] = {outputs[k].begin() + kGuard, end};
+  }
   return outputs;
 }
 

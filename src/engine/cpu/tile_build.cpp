@@ -164,8 +164,8 @@ int TileBuilder::operand(Id id, const Shape& against) {
   s.memory = from;
   s.out = new_slot(*kind, level);
   loads_.push_back(s);
-  // A full value is the same whoever reads it; a broadcast one depends on whom it meets.
-  if (*kind == Kind::kFull && from.dims == dims_of(graph_[id].shape)) loaded_[i] = s.out;
+  // A full value is the same whoever reads it; a broadcast one has the extents of whom it meets.
+  if (*kind == Kind::kFull && dims_of(graph_[id].shape) == dims_of(against)) loaded_[i] = s.out;
   return s.out;
 }
 

@@ -269,9 +269,6 @@ std::vector<Case> cases() {
       {"sweep_twice",
        "conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
        {{"input", {2, 32, 2, 4, 16}}}},
-      // An odd number of pieces a block, and a ring with two places: a warpgroup without a piece must not
-      // hold one.
-      {"sweep_uneven", "conv_transpose kernel 64 k4 s2 p1 | relu", {{"input", {11, 128, 8, 16}}}},
       {"sweep_abreast", "conv_transpose kernel 16 k3 s2 p1 | relu", {{"input", {6, 8, 4, 4, 16}}}},
       {"relay",
        "avg_pool 2 | conv_transpose kernel 24 k3 s2 p1 op1 | clamp 0 1 | softmax space | mul scale",
@@ -311,7 +308,12 @@ std::vector<Case> cases() {
       all.push_back(c);
     }
   }
-  Case c = few[0];
+  // An odd number of pieces a block, and a ring with two places: a warpgroup without a piece must not hold
+  // one. Strict weights would not fit beside such a ring.
+  Case c = {"sweep_uneven", "conv_transpose kernel 64 k4 s2 p1 | relu", {{"input", {11, 128, 8, 16}}}};
+  c.precision = Precision::kFast;
+  all.push_back(c);
+  c = few[0];
   c.values = testing::Values::kWide;  // lo needs a scale of its own
   all.push_back(c);
   c.values = testing::Values::kHuge;

@@ -104,9 +104,12 @@ void norm_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
     const double left = m.var[s] + eps - dv[s], rstd = 1 / std::sqrt(std::max(left, eps));
     const double relative = dv[s] / (2 * std::max(left, eps)) + 4 * u;
     const double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + eps);
-    // Whatever was normalised, what comes out of n values is sqrt(n) at most.
-    double err = std::min((x.err[i] + dm[s]) * rstd + std::fabs(y) * relative,
-                          std::fabs(y) + std::sqrt(n) * (1 + 32 * u));
+    // Whatever was normalised, what comes out of n values is sqrt(n) at most. A sum of squares that overflows
+    // leaves nothing else to say: in float32 all n become 0.
+    const double most = std::fabs(y) + std::sqrt(n) * (1 + 32 * u);
+    double err = n * (m.var[s] + dv[s]) > rounding.largest
+                     ? most
+                     : std::min((x.err[i] + dm[s]) * rstd + std::fabs(y) * relative, most);
     if (in[1]) err = err * std::fabs(in[1]->data[c]) + std::fabs(y) * in[1]->err[c];
     if (in[2]) err += in[2]->err[c] + 2 * u * std::fabs(in[2]->data[c]);
     out.err[i] = err + 2 * u * std::fabs(out.data[i]);

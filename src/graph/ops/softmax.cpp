@@ -62,7 +62,9 @@ void bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
     for (int64_t i = 0; i < size; ++i) {
       const int64_t at = start + i * stride;
       const double away = std::fabs(in[0]->data[at] - top);
-      out.err[at] = out.data[at] * (std::expm1(2 * e + 2 * rounding.unit * away) + 32 * rounding.unit);
+      // What comes out lies in [0, 1], whatever the exponents; fmin: 0 * inf says nothing else.
+      out.err[at] =
+          std::fmin(1, out.data[at] * (std::expm1(2 * e + 2 * rounding.unit * away) + 32 * rounding.unit));
     }
   });
 }

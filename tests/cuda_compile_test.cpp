@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <set>
 
+#include "base/words.h"
 #include "engine/cuda/cubin.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/nvrtc.h"
 #include "engine/engine.h"
 #include "graph/text.h"
-#include "plan/explain.h"
 
 namespace upweave::cuda {
 namespace {

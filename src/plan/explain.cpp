@@ -1,40 +1,13 @@
 #include "plan/explain.h"
 
 #include "base/dtype.h"
+#include "base/words.h"
 #include "graph/operation.h"
 #include "graph/text.h"
 #include "plan/cost.h"
 #include "plan/json_writer.h"
 
 namespace upweave {
-
-const char* name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return "f32";
-    case Dtype::kF16:
-      return "f16";
-    case Dtype::kBF16:
-      return "bf16";
-    case Dtype::kF64:
-      return "f64";
-  }
-  return "?";
-}
-
-const char* name_of(Engine engine) {
-  switch (engine) {
-    case Engine::kReference:
-      return "reference";
-    case Engine::kCpu:
-      return "cpu";
-    case Engine::kCuda:
-      return "cuda";
-  }
-  return "?";
-}
-
-const char* name_of(Precision precision) { return precision == Precision::kStrict ? "strict" : "fast"; }
 
 namespace {
 

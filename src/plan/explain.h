@@ -12,8 +12,4 @@ std::string explain(const FusedPlan& plan, const Options& options,
 std::string explain_json(const FusedPlan& plan, const Options& options,
                          const std::vector<std::string>& engine_lines);
 
-const char* name_of(Dtype dtype);
-const char* name_of(Engine engine);
-const char* name_of(Precision precision);
-
 }  // namespace upweave

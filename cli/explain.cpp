@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "api/road.h"
 #include "commands.h"
-#include "engine/engine.h"
 #include "request.h"
 
 namespace upweave::cli {
@@ -28,15 +28,10 @@ void add_explain(CLI::App& app) {
     const Pipeline pipeline = pipeline_of(*request);
     const Shapes shapes = shapes_of(*request, Size::kFull);
     const Options options = options_of(*request);
-    if (options.engine == Engine::kCuda) {  // nothing will run, so that no GPU is needed
-      const FusedPlan plan =
-          make_plan(infer(pipeline.graph(), shapes), target_of(options.engine), options.dtype);
-      const std::vector<std::string> lines = describe_cuda(plan, options);
-      fmt::print("{}\n", request->json ? explain_json(plan, options, lines) : explain(plan, options, lines));
-      return;
-    }
-    const Plan plan = pipeline.compile(shapes, options);
-    fmt::print("{}\n", request->json ? plan.explain_json() : plan.explain());
+    // Nothing will run, so that no device is needed.
+    const auto plan = std::make_shared<const FusedPlan>(lower_to_plan(pipeline.graph(), shapes, options));
+    const std::vector<std::string> lines = describe(plan, options);
+    fmt::print("{}\n", request->json ? explain_json(*plan, options, lines) : explain(*plan, options, lines));
   });
 }
 

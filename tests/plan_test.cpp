@@ -6,8 +6,8 @@
 #include <set>
 #include <thread>
 
+#include "api/road.h"
 #include "base/dtype.h"
-#include "engine/engine.h"
 #include "engine/reference/reference.h"
 #include "plan/explain.h"
 #include "random_pipeline.h"
@@ -26,7 +26,7 @@ const CatalogEntry& entry(const std::string& part) {
 
 FusedPlan plan_of(const std::string& part, Engine engine = Engine::kCpu, Dtype dtype = Dtype::kF32) {
   const CatalogEntry& e = entry(part);
-  return make_plan(infer(parse_text(e.text, e.settings), e.shapes), target_of(engine), dtype);
+  return lower_to_plan(parse_text(e.text, e.settings), e.shapes, {.dtype = dtype, .engine = engine});
 }
 
 std::vector<std::string> stages(const FusedPlan& plan, size_t pass) {
@@ -140,8 +140,8 @@ void check_cost(const FusedPlan& plan) {
 std::vector<Target> targets() {
   return {{.flops_per_byte = 1e9},
           {.flops_per_byte = 0},
-          target_of(Engine::kCpu),
-          target_of(Engine::kCuda),
+          engine_of(Engine::kCpu).target,
+          engine_of(Engine::kCuda).target,
           {.fuse = false}};
 }
 
@@ -155,7 +155,8 @@ TEST(Plans, HoldTogetherForRandomPipelines) {
       SCOPED_TRACE(fmt::format("UPWEAVE_SEED={} flops_per_byte={} fuse={}\n{}", seed, target.flops_per_byte,
                                target.fuse, pipeline.text));
       FusedPlan plan;
-      ASSERT_NO_THROW(plan = make_plan(pipeline.graph, target, dtype));
+      ASSERT_NO_THROW(
+          plan = lower_to_plan(pipeline.graph, tensor_shapes(pipeline.graph), {.dtype = dtype}, target));
       check_passes(plan);
       check_places(plan, dtype);
       check_cost(plan);
@@ -173,7 +174,7 @@ TEST(Plans, HoldTogetherForTheCatalog) {
   for (const CatalogEntry& e : catalog()) {
     for (const Target& target : targets()) {
       SCOPED_TRACE(e.slug);
-      const FusedPlan plan = make_plan(infer(parse_text(e.text, e.settings), e.shapes), target, Dtype::kF32);
+      const FusedPlan plan = lower_to_plan(parse_text(e.text, e.settings), e.shapes, {}, target);
       check_passes(plan);
       check_places(plan, Dtype::kF32);
       check_cost(plan);
@@ -193,7 +194,7 @@ TEST(Plans, TwoConvolutionsAndWholeSampleNormsGoOn) {
         "conv_transpose k | batch_norm as y | mean space as m | @y | sub @m"}) {
     for (const Target& target : targets()) {
       SCOPED_TRACE(text);
-      const FusedPlan plan = make_plan(infer(parse_text(text), shapes), target, Dtype::kF32);
+      const FusedPlan plan = lower_to_plan(parse_text(text), shapes, {}, target);
       check_passes(plan);
       check_places(plan, Dtype::kF32);
     }
@@ -378,7 +379,7 @@ TEST(Outputs, StatisticsOfABatchNormAreItsOwn) {
   for (const char* const changed : {"p1 as c", "bias p1 as c", "bias p1 | add 3 as c", "p1 | mul 2 as c"}) {
     for (const Engine engine : {Engine::kCpu, Engine::kCuda}) {
       const auto plan = [&](const std::string& text) {
-        return make_plan(infer(parse_text(text), shapes), target_of(engine), Dtype::kF32);
+        return lower_to_plan(parse_text(text), shapes, {.engine = engine});
       };
       const FusedPlan with = plan(head + changed + " | moments batch out stats | @c | " + tail);
       const FusedPlan without = plan(head + changed + " | " + tail);
@@ -401,8 +402,7 @@ TEST(Outputs, StandApart) {
     const testing::RandomPipeline pipeline = testing::random_pipeline(seed, {.elements = 3000});
     testing::Random rng(seed);
     const std::string text = testing::with_outputs(pipeline.graph, rng);
-    const FusedPlan plan =
-        make_plan(infer(parse_text(text), testing::tensor_shapes(pipeline.graph)), {}, Dtype::kF32);
+    const FusedPlan plan = lower_to_plan(parse_text(text), tensor_shapes(pipeline.graph), {}, Target());
     if (plan.graph.extra_outputs.empty()) continue;
     const auto readers = users(plan.graph);
     std::set<Id> written;
@@ -434,7 +434,7 @@ TEST(Outputs, StandApart) {
 TEST(Plans, AreSharedByThreads) {
   const CatalogEntry& e = entry("2d-batchnorm-tanh-maxpool-groupnorm");
   const Shapes shapes = {{"input", {2, 4, 5, 6}}, {"kernel", {4, 8, 5, 5}}};
-  const FusedPlan plan = make_plan(infer(parse_text(e.text, e.settings), shapes), {}, Dtype::kF32);
+  const FusedPlan plan = lower_to_plan(parse_text(e.text, e.settings), shapes, {}, Target());
   testing::Random rng(testing::first_seed());
   const auto tensors = random_tensors(plan.source, rng);
   const std::string text = explain(plan, {}, {}), json = explain_json(plan, {}, {});

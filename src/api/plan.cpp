@@ -3,6 +3,8 @@
 #include "api/plan_impl.h"
 #include "api/road.h"
 #include "base/dtype.h"
+#include "base/log.h"
+#include "base/words.h"
 #include "plan/explain.h"
 
 namespace upweave {
@@ -176,10 +178,21 @@ std::vector<const void*> PlanImpl::ordered(const Tensors& tensors) const {
 
 void PlanImpl::launch(const void* packed, const void* input, void* output, const Outputs& extra,
                       void* scratch, void* stream) const {
-  if (extra_.empty()) return program_->run(packed, input, &output, scratch, stream);
-  std::vector<void*> outputs = {output};
-  for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
-  program_->run(packed, input, outputs.data(), scratch, stream);
+  LogTimer timer;
+  if (extra_.empty()) {
+    program_->run(packed, input, &output, scratch, stream);
+  } else {
+    std::vector<void*> outputs = {output};
+    for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
+    program_->run(packed, input, outputs.data(), scratch, stream);
+  }
+  log_debug("{} on {} in {:.3f} ms", on_device() ? "queued" : "ran", name_of(options_.engine), timer.lap());
+}
+
+void PlanImpl::pack(const Tensors& tensors, void* packed, void* stream) const {
+  LogTimer timer;
+  program_->pack(ordered(tensors), packed, stream);
+  log_debug("packed {} bytes of weights in {:.3f} ms", program_->packed_bytes(), timer.lap());
 }
 
 void PlanImpl::run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace,
@@ -191,7 +204,7 @@ void PlanImpl::run(const Tensors& tensors, void* output, const Outputs& extra, v
   check_workspace(workspace);
   if (empty()) return;
   const Scratch scratch(*this, workspace, workspace_bytes(), stream);
-  program_->pack(ordered(tensors), scratch.data(), stream);
+  pack(tensors, scratch.data(), stream);
   launch(scratch.data(), tensors.at("input"), output, extra, scratch.data() + packed_bytes_, stream);
 }
 
@@ -221,7 +234,7 @@ WeightsImpl::WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& p
   packed_ = owner_->with_bytes(program.packed_bytes(), "the packed weights",
                                [&] { return program.allocate(program.packed_bytes()); });
   try {
-    program.pack(owner_->ordered(parameters), packed_, stream);
+    owner_->pack(parameters, packed_, stream);
   } catch (...) {
     program.release(packed_);
     throw;

@@ -50,6 +50,7 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
                    const void* read) const;
   void check_workspace(const void* workspace) const;
   std::vector<const void*> ordered(const Tensors& tensors) const;
+  void pack(const Tensors& tensors, void* packed, void* stream) const;
   void launch(const void* packed, const void* input, void* output, const Outputs& extra, void* scratch,
               void* stream) const;
 

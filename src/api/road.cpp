@@ -1,5 +1,9 @@
 #include "api/road.h"
 
+#include "base/log.h"
+#include "base/words.h"
+#include "graph/text.h"
+
 namespace upweave {
 namespace {
 
@@ -26,16 +30,38 @@ void check_empty_batch(const Graph& written) {
 FusedPlan lower_to_plan(const Graph& pipeline, const Shapes& shapes, const Options& options,
                         const std::optional<Target>& target) {
   check(options);
+  LogTimer whole, stage;
+
   Graph written = as_engines_see(infer(pipeline, shapes), options.dtype);
   check_empty_batch(written);
+  log_debug("inferred {} nodes in {:.3f} ms", written.size(), stage.lap());
+
   Rewritten rewritten = rewrite(written);
-  return make_plan(std::move(written), std::move(rewritten),
-                   target.value_or(engine_of(options.engine).target), options.dtype);
+  for (const Firing& firing : rewritten.firings) log_debug("law {}: {}", firing.law, firing.where);
+  log_debug("rewrote them by {} laws in {:.3f} ms", rewritten.firings.size(), stage.lap());
+
+  FusedPlan plan = make_plan(std::move(written), std::move(rewritten),
+                             target.value_or(engine_of(options.engine).target), options.dtype);
+  for (const Pass& pass : plan.passes)
+    log_debug("pass of {} operations ends because {}", pass.nodes.size(), pass.why);
+  if (logs(LogLevel::kInfo)) {
+    log_info("planned in {:.3f} ms: {} passes for {}, {:.3f} GFLOP, {:.1f} MB: {}", whole.lap(),
+             plan.cost.passes, plan.cost.unfused_passes, plan.cost.flops / 1e9, plan.cost.bytes / 1e6,
+             excerpt(print_text(plan.source)));
+  }
+  return plan;
 }
 
 std::unique_ptr<const Program> lower_to_program(std::shared_ptr<const FusedPlan> plan,
                                                 const Options& options) {
-  return engine_of(options.engine).compile(std::move(plan), options);
+  LogTimer timer;
+  std::unique_ptr<const Program> program = engine_of(options.engine).compile(std::move(plan), options);
+  log_info("compiled for {} in {:.3f} ms: {} bytes of packed weights, {} of workspace",
+           name_of(options.engine), timer.lap(), program->packed_bytes(), program->workspace_bytes());
+  if (logs(LogLevel::kDebug)) {
+    for (const std::string& line : program->describe()) log_debug("{}: {}", name_of(options.engine), line);
+  }
+  return program;
 }
 
 std::vector<std::string> describe(std::shared_ptr<const FusedPlan> plan, const Options& options) {

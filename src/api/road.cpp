@@ -1,8 +1,12 @@
 #include "api/road.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/words.h"
+#include "graph/check.h"
 #include "graph/text.h"
+#include "plan/check.h"
+#include "rewrite/check.h"
 
 namespace upweave {
 namespace {
@@ -33,15 +37,18 @@ FusedPlan lower_to_plan(const Graph& pipeline, const Shapes& shapes, const Optio
   LogTimer whole, stage;
 
   Graph written = as_engines_see(infer(pipeline, shapes), options.dtype);
+  if (checks_stages()) check(written);
   check_empty_batch(written);
   log_debug("inferred {} nodes in {:.3f} ms", written.size(), stage.lap());
 
   Rewritten rewritten = rewrite(written);
+  if (checks_stages()) check(rewritten, written);
   for (const Firing& firing : rewritten.firings) log_debug("law {}: {}", firing.law, firing.where);
   log_debug("rewrote them by {} laws in {:.3f} ms", rewritten.firings.size(), stage.lap());
 
   FusedPlan plan = make_plan(std::move(written), std::move(rewritten),
                              target.value_or(engine_of(options.engine).target), options.dtype);
+  if (checks_stages()) check(plan);
   for (const Pass& pass : plan.passes)
     log_debug("pass of {} operations ends because {}", pass.nodes.size(), pass.why);
   if (logs(LogLevel::kInfo)) {

@@ -74,7 +74,7 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
     for (int64_t i = 0; i < n; ++i)
       store_element(values.data(), dtype, i, scale.mean + scale.spread * normal());
   }
-  if (plan.impl().options().engine != Engine::kCuda || plan.impl().empty()) return;
+  if (!plan.impl().on_device() || plan.impl().empty()) return;
   const std::vector<std::byte>& input = data.at("input");
   input_there = std::make_unique<DeviceBuffer>(plan.impl().program(), input.size());
   output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());

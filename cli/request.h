@@ -34,6 +34,5 @@ Shapes shapes_of(const Request& request, Size size);
 
 std::pair<std::string, std::string> split_pair(const std::string& text, const char* option);
 Shape parse_shape(const std::string& text, const char* option);
-Dtype parse_dtype(const std::string& name);
 
 }  // namespace upweave::cli

@@ -12,12 +12,12 @@
 #include <new>
 #include <random>
 
+#include "api/road.h"
 #include "base/dtype.h"
 #include "cpu_targets.h"
 #include "engine/cpu/portions.h"
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
-#include "engine/engine.h"
 #include "engine/reference/verify.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"
@@ -77,19 +77,21 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
 
 constexpr int64_t kGuard = 4096;  // bytes around an output
 
+inline Target cpu_target(bool fuse) {
+  Target target = engine_of(Engine::kCpu).target;
+  target.fuse = fuse;
+  return target;
+}
+
 // All outputs, the result first.
 inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dtype, int threads,
                                                       Algorithm algorithm, bool fuse,
                                                       std::vector<std::string>* notes, Precision precision) {
-  Target target = target_of(Engine::kCpu);
-  target.fuse = fuse;
-  const auto plan = std::make_shared<const FusedPlan>(make_plan(data.graph, target, dtype));
-  Options options;
-  options.dtype = dtype;
-  options.threads = threads;
-  options.algorithm = algorithm;
-  options.precision = precision;
-  const auto program = compile_cpu(plan, options);
+  const Options options = {
+      .dtype = dtype, .precision = precision, .algorithm = algorithm, .threads = threads};
+  const auto plan = std::make_shared<const FusedPlan>(
+      lower_to_plan(data.graph, tensor_shapes(data.graph), options, cpu_target(fuse)));
+  const auto program = lower_to_program(plan, options);
   if (notes) *notes = program->describe();
   std::vector<const void*> parameters;
   for (const std::string& name : parameter_names(plan->source))

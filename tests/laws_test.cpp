@@ -400,8 +400,7 @@ Graph random_graph(uint64_t seed, const testing::Limits& limits) {
   const testing::RandomPipeline pipeline = testing::random_pipeline(seed, limits);
   Random rng(seed);
   if (seed % 2) return pipeline.graph;
-  return infer(parse_text(testing::with_outputs(pipeline.graph, rng)),
-               testing::tensor_shapes(pipeline.graph));
+  return infer(parse_text(testing::with_outputs(pipeline.graph, rng)), tensor_shapes(pipeline.graph));
 }
 
 constexpr Fill kFills[] = {Fill::kFinite,    Fill::kNanInput,  Fill::kInfInput,

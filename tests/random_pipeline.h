@@ -271,15 +271,6 @@ inline RandomPipeline random_pipeline(uint64_t seed, const Limits& limits = {}) 
   }
 }
 
-// Of the input and every parameter.
-inline Shapes tensor_shapes(const Graph& graph) {
-  Shapes shapes;
-  for (const Node& node : graph.nodes) {
-    if (node.in.empty()) shapes[node.name] = node.shape;
-  }
-  return shapes;
-}
-
 // The same pipeline with some of its values, and moments of some, given out beside the result.
 inline std::string with_outputs(const Graph& graph, Random& rng) {
   Graph more = graph;

@@ -22,6 +22,7 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   const Shape& output_shape() const { return output_shape_; }
   const std::vector<OutputInfo>& extra_outputs() const { return extra_; }
   const Shapes& shapes() const { return shapes_; }
+  bool on_device() const { return engine_of(options_.engine).device; }
   bool empty() const { return !program_; }              // an empty batch: there is nothing to run
   const Program& program() const { return *program_; }  // unless empty
   size_t workspace_bytes() const { return packed_bytes_ + scratch_bytes_; }
@@ -49,6 +50,7 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
                    const void* read) const;
   void check_workspace(const void* workspace) const;
   std::vector<const void*> ordered(const Tensors& tensors) const;
+  void pack(const Tensors& tensors, void* packed, void* stream) const;
   void launch(const void* packed, const void* input, void* output, const Outputs& extra, void* scratch,
               void* stream) const;
 

@@ -79,6 +79,14 @@ std::vector<std::string> parameter_names(const Graph& graph) {
   return names;
 }
 
+Shapes tensor_shapes(const Graph& graph) {
+  Shapes shapes;
+  for (const Node& node : graph.nodes) {
+    if (node.in.empty()) shapes[node.name] = node.shape;
+  }
+  return shapes;
+}
+
 std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<bool(Id)>& wanted) {
   std::vector<Id> result;
   std::vector<bool> met(graph.nodes.size(), false);

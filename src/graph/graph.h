@@ -97,6 +97,8 @@ std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<b
 Graph prune(Graph graph);
 // Names of the parameters in order of first use.
 std::vector<std::string> parameter_names(const Graph& graph);
+// Of the input and every parameter, by name.
+Shapes tensor_shapes(const Graph& graph);
 
 // The graph with every shape filled in and checked. `shapes` holds "input" and the parameters; a parameter
 // that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value per

@@ -37,8 +37,8 @@ struct Tensor {
 };
 using Inputs = std::span<const Tensor* const>;  // nullptr where an optional operand is absent
 
-// How an engine rounds: `unit` per operation; a sum of n products is off by at most
-// (4 + 2 sqrt(n)) * sum_unit * sum|a||b|: the statistical growth of a float sum, ten deviations wide.
+// How an engine rounds: `unit` per operation. A sum of n products is off by (4 + 2 sqrt(n)) unit sum|a||b| at
+// most, and by what `product` adds: eight deviations of a float sum's error (docs/math.md).
 struct Rounding {
   double unit = 0x1p-24;
   double product = 0x1p-24;         // relative error of one product's operands (2^-11 for TF32-like modes)

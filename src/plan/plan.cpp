@@ -1,7 +1,6 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/checked.h"
 #include "base/dtype.h"
@@ -350,27 +349,9 @@ Dtype output_dtype(const Graph& graph, Id output, Dtype dtype) {
   return is_statistics(graph[output]) && dtype != Dtype::kF64 ? Dtype::kF32 : dtype;
 }
 
-namespace {
-
-// Engines compute in float32, where a number beyond its range is infinite or zero, as it is in PyTorch: 0 *
-// 1e39 is NaN. Laws and the reference see what engines see.
-Graph numbers_of_float32(Graph graph) {
-  for (Node& node : graph.nodes) {
-    for (const char* name : {"value", "lo", "hi", "slope"}) {
-      if (!node.attrs.has(name)) continue;
-      const double number = node.attrs.real(name), single = static_cast<float>(number);
-      if (single == 0 || std::isinf(single)) node.attrs.set(name, single);
-    }
-  }
-  return graph;
-}
-
-}  // namespace
-
-FusedPlan make_plan(const Graph& source, const Target& target, Dtype dtype) {
+FusedPlan make_plan(Graph source, Rewritten rewritten, const Target& target, Dtype dtype) {
   FusedPlan plan;
-  plan.source = dtype == Dtype::kF64 ? source : numbers_of_float32(source);
-  Rewritten rewritten = rewrite(plan.source);
+  plan.source = std::move(source);
   plan.graph = std::move(rewritten.graph);
   plan.firings = std::move(rewritten.firings);
   separate_outputs(plan.graph);

@@ -233,17 +233,20 @@ class CpuProgram final : public Program {
   int64_t scratch_ = 0;
 };
 
-}  // namespace
-}  // namespace cpu
-
-std::unique_ptr<Program> compile_cpu(std::shared_ptr<const FusedPlan> plan, const Options& options) {
+std::unique_ptr<Program> compile(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   if (options.dtype == Dtype::kF64) {
     throw fail(Status::kUnsupported, "the CPU engine has no float64; the reference engine does");
   }
   if (options.threads < 0) throw invalid("threads is {}; it must not be negative", options.threads);
   Options known = options;
   known.threads = std::min(options.threads > 0 ? options.threads : omp_get_max_threads(), kMaxThreads);
-  return std::make_unique<cpu::CpuProgram>(std::move(plan), known);
+  return std::make_unique<CpuProgram>(std::move(plan), known);
 }
+
+}  // namespace
+}  // namespace cpu
+
+// A core's FMA peak over its share of the memory's rate.
+extern const EngineEntry cpu_engine = {.target = {.flops_per_byte = 10}, .compile = cpu::compile};
 
 }  // namespace upweave

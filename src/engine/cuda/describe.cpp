@@ -133,11 +133,7 @@ std::vector<std::string> describe(const FusedPlan& plan, const Options& options,
   return lines;
 }
 
-}  // namespace cuda
-
 namespace {
-
-using namespace cuda;
 
 // What a plan would run on: the current GPU, or an H200 where there is none.
 struct Aim {
@@ -168,13 +164,13 @@ Aim aim_of(const FusedPlan& plan, const Options& options) {
 
 }  // namespace
 
-double predict_cuda(const FusedPlan& plan, const Options& options) {
+double predict_anywhere(const FusedPlan& plan, const Options& options) {
   const Aim aim = aim_of(plan, options);
   if (count(visible_shape(plan.source)) == 0) return 0;
   return predict(lower(plan, options, aim.chip), aim.rates);
 }
 
-std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& options) {
+std::vector<std::string> describe_anywhere(const FusedPlan& plan, const Options& options) {
   const Aim aim = aim_of(plan, options);
   if (count(visible_shape(plan.source)) == 0) return {"an empty batch: nothing runs"};
   const Lowered lowered = lower(plan, options, aim.chip);
@@ -190,4 +186,5 @@ std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& opt
   return lines;
 }
 
+}  // namespace cuda
 }  // namespace upweave

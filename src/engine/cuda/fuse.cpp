@@ -1,3 +1,5 @@
+#include "engine/cuda/fuse.h"
+
 #include <algorithm>
 
 #include "base/dtype.h"

@@ -141,10 +141,12 @@ class ReferenceProgram : public Program {
   size_t bytes_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Program> compile_reference(std::shared_ptr<const FusedPlan> plan, const Options& options) {
+std::unique_ptr<Program> compile(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   return std::make_unique<ReferenceProgram>(std::move(plan), options.dtype);
 }
+
+}  // namespace
+
+extern const EngineEntry reference_engine = {.compile = compile};
 
 }  // namespace upweave

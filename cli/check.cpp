@@ -35,7 +35,7 @@ Scale scale_of(const Graph& graph, const std::string& name) {
   for (const Node& user : graph.nodes) {
     for (size_t slot = 1; slot < user.in.size(); ++slot) {
       if (user.in[slot] == kNone || graph[user.in[slot]].name != name) continue;
-      if (is(user, "conv_transpose") && slot == 1) {
+      if (is(user, Op::kConvTranspose) && slot == 1) {
         const Shape& kernel = graph[user.in[slot]].shape;
         const size_t spatial = kernel.size() - 2;
         const Shape stride = per_axis(user, "stride", spatial, 1);
@@ -45,7 +45,7 @@ Scale scale_of(const Graph& graph, const std::string& name) {
         }
         return {0, 1 / std::sqrt(terms)};
       }
-      if (slot == 1 && (is(user, "mul") || is(user, "div") || user.op->name.ends_with("norm")))
+      if (slot == 1 && (is(user, Op::kMul) || is(user, Op::kDiv) || is(user, Family::kNorm)))
         return {1, 0.25};
       return {0, 0.5};
     }

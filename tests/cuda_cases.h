@@ -61,13 +61,13 @@ inline Data make_data(const Graph& graph, const Case& c, uint64_t seed = 7) {
   Data data;
   std::mt19937_64 rng(seed);
   for (const Node& node : graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
-    const std::string name = is(node, "input") ? "input" : node.name;
+    if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
+    const std::string name = is(node, Op::kInput) ? "input" : node.name;
     const int64_t n = count(node.shape);
     data.bytes[name].resize(static_cast<size_t>(n * size_of(c.dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
-      store_element(data.bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, "input"), i, n));
+      store_element(data.bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, Op::kInput), i, n));
       tensor.data[static_cast<size_t>(i)] = load_element(data.bytes[name].data(), c.dtype, i);
     }
     data.tensors[name] = std::move(tensor);

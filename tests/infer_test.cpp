@@ -102,7 +102,7 @@ TEST(Infer, ParametersGetTheShapeTheirUserExpects) {
                            {"lw", {10, 9}},          {"lb", {10, 9}}, {"s", {1}},  {"c", {12}},
                            {"t", {2, 12, 10, 9}}};
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) {
+    if (is(node, Op::kParam)) {
       EXPECT_EQ(node.shape, expected.at(node.name)) << node.name;
     }
   }

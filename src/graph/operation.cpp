@@ -31,10 +31,13 @@ const Operation* find_operation(std::string_view name) {
   return it != rows().end() && it->name == name ? &*it : nullptr;
 }
 
-const Operation& operation(std::string_view name) {
-  const Operation* op = find_operation(name);
-  if (!op) throw fail(Status::kInternal, "no operation '{}'", name);
-  return *op;
+const Operation& operation(Op id) {
+  static const std::vector<const Operation*> by_id = [] {
+    std::vector<const Operation*> result(kOps);
+    for (const Operation& op : rows()) result[static_cast<size_t>(op.id)] = &op;
+    return result;
+  }();
+  return *by_id[static_cast<size_t>(id)];
 }
 
 const std::vector<const Operation*>& operations() {

@@ -1,6 +1,6 @@
 #pragma once
-// One row per operation: its name, text form, shape rule, float64 maths and error bound. Adding an operation
-// means adding a file to ops/ (or a row to one); the build finds it.
+// One row per operation: its id and family, text form, shape rule, float64 maths and error bound. Adding an
+// operation means adding a file to ops/ (or a row to one); the build finds it.
 #include <optional>
 #include <span>
 #include <string_view>
@@ -62,9 +62,11 @@ struct Range {
 };
 
 struct Operation {
+  Op id;
+  Family family;
   std::string_view name;
-  std::string_view summary;
-  std::string_view example;
+  std::string_view summary = {};
+  std::string_view example = {};
   std::vector<Arg> args = {};
   // Checks operands and attributes; throws Error naming the parameter and its value.
   Shape (*shape)(const Graph& graph, const Node& node) = nullptr;
@@ -82,8 +84,8 @@ struct Operation {
 };
 
 const Operation* find_operation(std::string_view name);  // nullptr if there is none
-const Operation& operation(std::string_view name);       // must exist
-const std::vector<const Operation*>& operations();       // all, by name
+const Operation& operation(Op id);
+const std::vector<const Operation*>& operations();  // all, by name
 
 // --- Helpers that rows share -------------------------------------------------------------------------------
 const Shape& shape_of(const Graph& graph, const Node& node, size_t slot);

@@ -45,12 +45,11 @@ double clamp(double x, double lo, double hi) {
   return std::min(std::max(x, lo), hi);
 }
 
-Operation simple(std::string_view name, std::string_view summary,
+Operation simple(Op id, std::string_view name, std::string_view summary,
                  void (*evaluate)(const Node&, Inputs, Tensor&),
                  void (*bound)(const Node&, Inputs, Tensor&, const Rounding&), bool monotone, double ops,
                  std::optional<Range> (*range)(const Node&) = nullptr) {
-  Operation op;
-  op.name = name;
+  Operation op{.id = id, .family = Family::kPointwise, .name = name};
   op.summary = summary;
   op.example = name;
   op.shape = same_shape;
@@ -68,27 +67,28 @@ Operation simple(std::string_view name, std::string_view summary,
 std::vector<Operation> ops_activations() {
   std::vector<Operation> ops;
   ops.push_back(simple(
-      "relu", "max(x, 0)",
+      Op::kRelu, "relu", "max(x, 0)",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return x < 0 ? 0 : x; }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1); }, true, 1,
       [](const Node&) -> std::optional<Range> {
         return Range{0, kInf};
       }));
   ops.push_back(simple(
-      "tanh", "hyperbolic tangent",
+      Op::kTanh, "tanh", "hyperbolic tangent",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return std::tanh(x); }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1); }, true, 15,
       [](const Node&) -> std::optional<Range> {
         return Range{-1, 1};
       }));
   ops.push_back(simple(
-      "sigmoid", "1 / (1 + exp(-x))", [](const Node&, Inputs in, Tensor& out) { map(in, out, sigmoid); },
+      Op::kSigmoid, "sigmoid", "1 / (1 + exp(-x))",
+      [](const Node&, Inputs in, Tensor& out) { map(in, out, sigmoid); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 0.25); }, true, 15,
       [](const Node&) -> std::optional<Range> {
         return Range{0, 1};
       }));
   ops.push_back(simple(
-      "exp", "e^x",
+      Op::kExp, "exp", "e^x",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return std::exp(x); }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) {
         for (size_t i = 0; i < out.data.size(); ++i) {
@@ -101,19 +101,19 @@ std::vector<Operation> ops_activations() {
         return Range{0, kInf};
       }));
   ops.push_back(simple(
-      "swish", "x * sigmoid(x), also called SiLU",
+      Op::kSwish, "swish", "x * sigmoid(x), also called SiLU",
       [](const Node&, Inputs in, Tensor& out) { map(in, out, [](double x) { return x * sigmoid(x); }); },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.1); }, false,
       16));
   ops.push_back(simple(
-      "mish", "x * tanh(softplus(x))",
+      Op::kMish, "mish", "x * tanh(softplus(x))",
       [](const Node&, Inputs in, Tensor& out) {
         map(in, out, [](double x) { return x * std::tanh(softplus(x)); });
       },
       [](const Node&, Inputs in, Tensor& out, const Rounding& r) { slope_bound(in, out, r, 1.1, 1); }, false,
       30));
   ops.push_back(simple(
-      "hardswish", "x * clamp(x + 3, 0, 6) / 6",
+      Op::kHardswish, "hardswish", "x * clamp(x + 3, 0, 6) / 6",
       [](const Node&, Inputs in, Tensor& out) {
         map(in, out, [](double x) { return x * clamp(x + 3, 0, 6) / 6; });
       },
@@ -121,7 +121,7 @@ std::vector<Operation> ops_activations() {
       5));
 
   Operation gelu = simple(
-      "gelu", "x * Phi(x), the exact erf form; `gelu tanh` is the approximation",
+      Op::kGelu, "gelu", "x * Phi(x), the exact erf form; `gelu tanh` is the approximation",
       [](const Node& node, Inputs in, Tensor& out) {
         if (node.attrs.flag("tanh"))
           map(in, out, gelu_tanh);
@@ -134,7 +134,7 @@ std::vector<Operation> ops_activations() {
   ops.push_back(gelu);
 
   Operation leaky = simple(
-      "leaky_relu", "x where x >= 0, slope * x elsewhere",
+      Op::kLeakyRelu, "leaky_relu", "x where x >= 0, slope * x elsewhere",
       [](const Node& node, Inputs in, Tensor& out) {
         const double slope = node.attrs.real("slope");
         map(in, out, [&](double x) { return x < 0 ? slope * x : x; });
@@ -151,7 +151,7 @@ std::vector<Operation> ops_activations() {
 
   // clamp_min > clamp_max: everything becomes clamp_max, as in PyTorch. hardtanh is the same function.
   Operation clamping = simple(
-      "clamp", "limits x to [lo, hi]; inf leaves a side open",
+      Op::kClamp, "clamp", "limits x to [lo, hi]; inf leaves a side open",
       [](const Node& node, Inputs in, Tensor& out) {
         map(in, out, [&](double x) { return clamp(x, node.attrs.real("lo"), node.attrs.real("hi")); });
       },
@@ -163,6 +163,7 @@ std::vector<Operation> ops_activations() {
   clamping.args = {{.name = "lo", .kind = Arg::Kind::kReal, .required = true},
                    {.name = "hi", .kind = Arg::Kind::kReal, .required = true}};
   ops.push_back(clamping);
+  clamping.id = Op::kHardtanh;
   clamping.name = "hardtanh";
   clamping.example = "hardtanh -1 1";
   clamping.summary = "clamp under PyTorch's other name";

@@ -78,9 +78,8 @@ double quotient_error(double a, double ea, double b, double eb) {
 double choice_error(double, double ea, double, double eb) { return std::max(ea, eb); }
 
 template <double (*F)(double, double), double (*E)(double, double, double, double)>
-Operation row(std::string_view name, std::string_view summary, std::string_view example) {
-  Operation op;
-  op.name = name;
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example) {
+  Operation op{.id = id, .family = Family::kPointwise, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = {{.name = "value", .kind = Arg::Kind::kOperand, .required = true}};
@@ -96,12 +95,12 @@ bool number(const Node& node) { return node.in[1] == kNone; }
 }  // namespace
 
 std::vector<Operation> ops_arithmetic() {
-  Operation add = row<plus, sum_error>("add", "x + y", "add 1");
-  Operation sub = row<minus, sum_error>("sub", "x - y", "sub bias");
-  Operation mul = row<times, product_error>("mul", "x * y", "mul scale");
-  Operation div = row<over, quotient_error>("div", "x / y", "div 2");
-  Operation low = row<lower, choice_error>("minimum", "the smaller of x and y", "minimum 0");
-  Operation high = row<higher, choice_error>("maximum", "the larger of x and y", "maximum 0");
+  Operation add = row<plus, sum_error>(Op::kAdd, "add", "x + y", "add 1");
+  Operation sub = row<minus, sum_error>(Op::kSub, "sub", "x - y", "sub bias");
+  Operation mul = row<times, product_error>(Op::kMul, "mul", "x * y", "mul scale");
+  Operation div = row<over, quotient_error>(Op::kDiv, "div", "x / y", "div 2");
+  Operation low = row<lower, choice_error>(Op::kMinimum, "minimum", "the smaller of x and y", "minimum 0");
+  Operation high = row<higher, choice_error>(Op::kMaximum, "maximum", "the larger of x and y", "maximum 0");
   add.monotone = sub.monotone = low.monotone = high.monotone = [](const Node& node) {
     return !number(node) || std::isfinite(node.attrs.real("value"));
   };

@@ -425,7 +425,7 @@ bool all_taps_land(const ConvGeometry& g, size_t axis) {
 void check_conv_tables(const Graph& graph) {
   int64_t phases = 0, extents = 0;
   for (const Node& node : graph.nodes) {
-    if (!is(node, "conv_transpose") && !is(node, "mean_conv")) continue;
+    if (!is(node, Family::kConvolution)) continue;
     const size_t spatial = spatial_rank(shape_of(graph, node, 0));
     int64_t all = 1;
     for (const int64_t s : per_axis(node, "stride", spatial, 1)) all *= s;  // each conv's is checked
@@ -444,8 +444,7 @@ void check_conv_tables(const Graph& graph) {
 }
 
 std::vector<Operation> ops_conv_transpose() {
-  Operation conv;
-  conv.name = "conv_transpose";
+  Operation conv{.id = Op::kConvTranspose, .family = Family::kConvolution, .name = "conv_transpose"};
   conv.summary = "transposed convolution; kernel is (C_in, C_out/groups, K...), `64 k3` declares its size";
   conv.example = "conv_transpose kernel bias s2 p1 op1";
   conv.args = {{.name = "weights", .kind = Arg::Kind::kTensor, .required = true},
@@ -465,6 +464,7 @@ std::vector<Operation> ops_conv_transpose() {
   conv.param_shape = conv_param_shape;
 
   Operation mean = conv;
+  mean.id = Op::kMeanConv;
   mean.name = "mean_conv";
   mean.summary = "mean over space of a transposed convolution with extents `out`, without the convolution";
   mean.example = "mean_conv kernel s2 p1 out63";

@@ -157,10 +157,10 @@ void rms_evaluate(const Node& node, Inputs in, Tensor& out) {
 }
 
 Reach norm_reach(const Node& node) {
-  const std::string axes = node.op->name == "batch_norm"      ? "batch"
-                           : node.op->name == "instance_norm" ? "instance"
-                           : node.op->name == "group_norm"    ? "group"
-                                                              : node.attrs.word("axes");
+  const std::string axes = is(node, Op::kBatchNorm)      ? "batch"
+                           : is(node, Op::kInstanceNorm) ? "instance"
+                           : is(node, Op::kGroupNorm)    ? "group"
+                                                         : node.attrs.word("axes");
   if (axes == "channel") return Reach::kChannels;
   if (axes == "last") return Reach::kRow;
   return axes == "batch" ? Reach::kBatch : Reach::kSpace;
@@ -170,10 +170,9 @@ const Arg kWeight{.name = "weight", .kind = Arg::Kind::kTensor},
     kBias{.name = "bias", .kind = Arg::Kind::kTensor},
     kEps{.name = "eps", .kind = Arg::Kind::kReal, .named = true};
 
-Operation row(std::string_view name, std::string_view summary, std::string_view example,
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example,
               std::vector<Arg> args) {
-  Operation op;
-  op.name = name;
+  Operation op{.id = id, .family = Family::kNorm, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = std::move(args);
@@ -235,24 +234,26 @@ std::vector<Operation> ops_norms() {
   const Arg trailing{.name = "count", .kind = Arg::Kind::kInts, .single = true};
   const Arg groups{.name = "groups", .kind = Arg::Kind::kInts, .required = true, .single = true};
   std::vector<Operation> ops = {
-      row("layer_norm", "norm over channels at each voxel, or over the last axes (`last 2`: two of them)",
+      row(Op::kLayerNorm, "layer_norm",
+          "norm over channels at each voxel, or over the last axes (`last 2`: two of them)",
           "layer_norm channel", {where, trailing}),
-      row("batch_norm", "norm of each channel over batch and space, with the batch's own statistics",
+      row(Op::kBatchNorm, "batch_norm",
+          "norm of each channel over batch and space, with the batch's own statistics",
           "batch_norm weight bias", {}),
-      row("group_norm", "norm of each sample's groups of channels over space", "group_norm 8 weight bias",
-          {groups}),
-      row("instance_norm", "norm of each sample's channels over space", "instance_norm weight bias", {}),
+      row(Op::kGroupNorm, "group_norm", "norm of each sample's groups of channels over space",
+          "group_norm 8 weight bias", {groups}),
+      row(Op::kInstanceNorm, "instance_norm", "norm of each sample's channels over space",
+          "instance_norm weight bias", {}),
   };
 
-  Operation rms =
-      row("rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel", {where, trailing});
+  Operation rms = row(Op::kRmsNorm, "rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel",
+                      {where, trailing});
   rms.evaluate = rms_evaluate;
   rms.bound = nullptr;
   rms.internal = true;
 
   const std::vector<std::string_view> sets = {"batch", "instance", "group"};
-  Operation moments;
-  moments.name = "moments";
+  Operation moments{.id = Op::kMoments, .family = Family::kNorm, .name = "moments"};
   moments.summary =
       "mean and biased variance of each set that batch, instance or group norm has; never 16-bit";
   moments.example = "moments batch";
@@ -267,8 +268,7 @@ std::vector<Operation> ops_norms() {
   moments.ops_per_element = 4;
   moments.internal = true;
 
-  Operation adjust;
-  adjust.name = "adjust_moments";
+  Operation adjust{.id = Op::kAdjustMoments, .family = Family::kNorm, .name = "adjust_moments"};
   adjust.summary = "moments of scale x + shift, from those of x";
   adjust.example = "adjust_moments bias";
   adjust.args = {{.name = "scale", .kind = Arg::Kind::kReal, .named = true},
@@ -287,8 +287,9 @@ std::vector<Operation> ops_norms() {
   adjust.internal = true;
   adjust.of_weights = true;  // two axes, not N C ...
 
-  Operation normalize = row("normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
-                            "normalize batch @m weight bias", {});
+  Operation normalize =
+      row(Op::kNormalize, "normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
+          "normalize batch @m weight bias", {});
   normalize.args.insert(normalize.args.begin(),
                         {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
                          {.name = "groups", .kind = Arg::Kind::kInts, .single = true},

@@ -105,9 +105,8 @@ void extreme_bound(const Node& node, Inputs in, Tensor& out, const Rounding&) {
                   [&](int64_t o, int64_t i) { out.err[o] = std::max(out.err[o], in[0]->err[i]); });
 }
 
-Operation row(std::string_view name, std::string_view summary, std::string_view example) {
-  Operation op;
-  op.name = name;
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example) {
+  Operation op{.id = id, .family = Family::kPool, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = {{.name = "window", .kind = Arg::Kind::kInts, .required = true},
@@ -120,12 +119,13 @@ Operation row(std::string_view name, std::string_view summary, std::string_view 
 }  // namespace
 
 std::vector<Operation> ops_pools() {
-  Operation avg = row("avg_pool", "mean of each window; the stride is the window unless said", "avg_pool 2");
+  Operation avg = row(Op::kAvgPool, "avg_pool", "mean of each window; the stride is the window unless said",
+                      "avg_pool 2");
   avg.evaluate = average;
   avg.bound = average_bound;
-  Operation max =
-      row("max_pool", "largest of each window; the stride is the window unless said", "max_pool 2x2x1 s2");
-  Operation min = row("min_pool", "smallest of each window", "min_pool 2");
+  Operation max = row(Op::kMaxPool, "max_pool",
+                      "largest of each window; the stride is the window unless said", "max_pool 2x2x1 s2");
+  Operation min = row(Op::kMinPool, "min_pool", "smallest of each window", "min_pool 2");
   max.evaluate = [](const Node& node, Inputs in, Tensor& out) { extreme(node, in, out, true); };
   min.evaluate = [](const Node& node, Inputs in, Tensor& out) { extreme(node, in, out, false); };
   for (Operation* op : {&max, &min}) {

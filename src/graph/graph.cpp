@@ -9,7 +9,6 @@
 
 namespace upweave {
 
-bool is(const Node& node, std::string_view op) { return node.op->name == op; }
 bool is(const Node& node, Op op) { return node.op->id == op; }
 bool is(const Node& node, Family family) { return node.op->family == family; }
 

@@ -81,7 +81,6 @@ struct Graph {
 };
 
 bool is(const Node& node, Op op);
-bool is(const Node& node, std::string_view op);
 bool is(const Node& node, Family family);
 inline bool is_pool(const Node& node) { return is(node, Family::kPool); }
 bool is_param(const Graph& graph, Id id);

@@ -6,6 +6,7 @@
 
 #include "api/plan_impl.h"
 #include "base/dtype.h"
+#include "graph/ops/conv_transpose.h"
 
 namespace upweave::cli {
 namespace {
@@ -38,7 +39,7 @@ Scale scale_of(const Graph& graph, const std::string& name) {
       if (is(user, Op::kConvTranspose) && slot == 1) {
         const Shape& kernel = graph[user.in[slot]].shape;
         const size_t spatial = kernel.size() - 2;
-        const Shape stride = per_axis(user, "stride", spatial, 1);
+        const Shape stride = conv_attrs(user, spatial).stride;
         double terms = static_cast<double>(kernel[0]);
         for (size_t a = 0; a < spatial; ++a) {
           terms *= std::max(1.0, static_cast<double>(kernel[a + 2]) / static_cast<double>(stride[a]));

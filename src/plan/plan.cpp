@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "graph/operation.h"
 #include "graph/ops/conv_transpose.h"
+#include "graph/ops/norms.h"
 #include "plan/cost.h"
 
 namespace upweave {
@@ -15,8 +16,9 @@ namespace {
 // Norms over several trailing axes see more than a row: they wait for a pass whose tile is a whole sample.
 bool needs_slab(const Node& node) {
   if (is(node, Op::kMeanConv)) return true;
-  return is(node, Op::kLayerNorm) && node.attrs.word("axes") == "last" && node.attrs.has("count") &&
-         node.attrs.ints("count").front() > 1;
+  if (!is(node, Op::kLayerNorm)) return false;
+  const NormAttrs norm = norm_attrs(node);
+  return norm.axes == "last" && norm.count > 1;
 }
 
 // Whether the node's result is known only when the whole pass is over.

@@ -10,6 +10,7 @@
 #include "engine/partials.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/norms.h"
+#include "graph/ops/pools.h"
 #include "graph/ops/reductions.h"
 
 namespace upweave::cpu {
@@ -67,10 +68,9 @@ class NodeLaunch final : public Launch {
       if (has(1)) y_strides_ = strides(dims_of(broadcast_shape(shapes_[1], node.shape, "operand")));
     }
     if (is_pool(node)) {
-      const size_t spatial = spatial_rank(shapes_[0]);
-      const Shape window = per_axis(node, "window", spatial, 1);
+      const auto [window, stride] = pool_attrs(node);
       window_ = extents_of(window, 1);
-      stride_ = extents_of(node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window, 1);
+      stride_ = extents_of(stride, 1);
     }
   }
 

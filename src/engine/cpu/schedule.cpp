@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
 #include "graph/ops/conv_transpose.h"
+#include "graph/ops/pools.h"
 
 namespace upweave::cpu {
 namespace {
@@ -266,14 +267,13 @@ class Scheduler {
         if (node.shape != graph_[node.in[0]].shape) return {};
         stage.points.insert(stage.points.begin(), point);
       } else if (is_pool(node) && (node.in.size() < 2 || node.in[1] == kNone)) {
-        const size_t spatial = spatial_rank(node.shape);
+        const auto [window, stride] = pool_attrs(node);
         stage.pool = true;
         stage.pooling = is(node, Op::kAvgPool)   ? Pooling::kAvg
                         : is(node, Op::kMaxPool) ? Pooling::kMax
                                                  : Pooling::kMin;
-        stage.window = extents_of(per_axis(node, "window", spatial, 1), 1);
-        stage.stride =
-            node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial, 1), 1) : stage.window;
+        stage.window = extents_of(window, 1);
+        stage.stride = extents_of(stride, 1);
       } else {
         return {};
       }
@@ -294,9 +294,7 @@ class Scheduler {
       if (from == stride.end()) continue;
       Extents s = from->second;
       if (is_pool(node)) {
-        const size_t spatial = spatial_rank(node.shape);
-        const Extents step =
-            extents_of(per_axis(node, node.attrs.has("stride") ? "stride" : "window", spatial, 1), 1);
+        const Extents step = extents_of(pool_attrs(node).stride, 1);
         for (size_t a = 0; a < 3; ++a) {
           s[a] *= step[a];
           all[a] = common_multiple(all[a], s[a]);

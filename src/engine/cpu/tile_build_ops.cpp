@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "engine/cpu/tile_build.h"
+#include "graph/ops/pools.h"
 #include "graph/ops/reductions.h"
 
 namespace upweave::cpu {
@@ -152,16 +153,14 @@ int TileBuilder::full_operand(Id id) {
 bool TileBuilder::add_pool(Id id) {
   if (p_.layout != Layout::kChannelsLast) return false;
   const Node& node = graph_[id];
-  const Shape& in = graph_[node.in[0]].shape;
   const int x = full_operand(node.in[0]);
   if (x < 0) return false;
   const int from = p_.slots[static_cast<size_t>(x)].level;
-  const Shape window = per_axis(node, "window", spatial_rank(in), 1);
+  const auto [window, stride] = pool_attrs(node);
   Step s{};
   s.what = Step::What::kPool;
   s.window = extents_of(window, 1);
-  s.stride =
-      node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial_rank(in), 1), 1) : s.window;
+  s.stride = extents_of(stride, 1);
   s.pooling = is(node, Op::kAvgPool) ? Pooling::kAvg : is(node, Op::kMaxPool) ? Pooling::kMax : Pooling::kMin;
   Level level;
   level.extent = dims_of(node.shape).space;
@@ -217,8 +216,7 @@ bool TileBuilder::affine(Id id, int x, size_t weight, int out) {
     from.dims = {1, p_.dims.c, {1, 1, 1}};
     if (axes_are(node, "last")) {
       const Shape& shape = graph_[node.in[0]].shape;
-      const size_t last = node.attrs.has("count") ? static_cast<size_t>(node.attrs.ints("count").front()) : 1;
-      from.dims = {1, 1, extents_of(Shape(shape.end() - static_cast<int64_t>(last), shape.end()), 1)};
+      from.dims = {1, 1, extents_of(Shape(shape.end() - norm_attrs(node).count, shape.end()), 1)};
     }
     int level = p_.slots[static_cast<size_t>(out)].level;
     const auto kind = kind_of(from.dims, &level);
@@ -271,7 +269,7 @@ bool TileBuilder::add_norm_last(Id id) {
   if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
   const NormSets sets = norm_sets(node, in);
-  const size_t axes = node.attrs.has("count") ? static_cast<size_t>(node.attrs.ints("count").front()) : 1;
+  const auto axes = static_cast<size_t>(norm_attrs(node).count);
   if (p_.layout == Layout::kChannelsLast) {
     if (!keep_whole(3 - axes, 2)) return false;
   } else {

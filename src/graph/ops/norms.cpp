@@ -34,8 +34,7 @@ Shape check_affine(const Graph& graph, const Node& node, size_t slot) {
 Shape affine_shape(const Graph& graph, const Node& node, size_t slot) {
   const Shape& x = shape_of(graph, node, 0);
   if (slot == 0 || norm_sets(node, x).kind != NormSets::Kind::kLast) return {x[1]};
-  const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
-  return Shape(x.end() - last, x.end());
+  return Shape(x.end() - norm_attrs(node).count, x.end());
 }
 
 struct Moments {
@@ -63,9 +62,10 @@ int64_t affine_index(const NormSets& sets, int64_t i) {
 
 void apply(const Node& node, const NormSets& sets, const Moments& m, const Tensor* weight, const Tensor* bias,
            const Tensor& x, Tensor& out) {
+  const double eps = norm_attrs(node).eps;
   for (size_t i = 0; i < out.data.size(); ++i) {
     const int64_t s = sets.of(i), c = affine_index(sets, i);
-    double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + norm_eps(node));
+    double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + eps);
     if (weight) y *= weight->data[c];
     if (bias) y += bias->data[c];
     out.data[i] = y;
@@ -157,10 +157,7 @@ void rms_evaluate(const Node& node, Inputs in, Tensor& out) {
 }
 
 Reach norm_reach(const Node& node) {
-  const std::string axes = is(node, Op::kBatchNorm)      ? "batch"
-                           : is(node, Op::kInstanceNorm) ? "instance"
-                           : is(node, Op::kGroupNorm)    ? "group"
-                                                         : node.attrs.word("axes");
+  const std::string_view axes = norm_attrs(node).axes;
   if (axes == "channel") return Reach::kChannels;
   if (axes == "last") return Reach::kRow;
   return axes == "batch" ? Reach::kBatch : Reach::kSpace;
@@ -188,37 +185,48 @@ Operation row(Op id, std::string_view name, std::string_view summary, std::strin
 
 }  // namespace
 
+NormAttrs norm_attrs(const Node& node) {
+  auto integer = [&](std::string_view name, int64_t fallback) {
+    return node.attrs.has(name) ? node.attrs.ints(name).front() : fallback;
+  };
+  return {.axes = is(node, Op::kBatchNorm)      ? "batch"
+                  : is(node, Op::kInstanceNorm) ? "instance"
+                  : is(node, Op::kGroupNorm)    ? "group"
+                                                : std::string_view(node.attrs.word("axes")),
+          .groups = integer("groups", 0),
+          .count = integer("count", 1),
+          .eps = node.attrs.real_or("eps", 1e-5)};
+}
+
 NormSets norm_sets(const Node& node, const Shape& shape) {
   using Kind = NormSets::Kind;
   NormSets s{Kind::kChannel, shape[1], 1, 1, 1, 0, 0};
   for (size_t a = 2; a < shape.size(); ++a) s.voxels *= shape[a];
-  const std::string_view name = node.op->name;
-  std::string_view axes = name == "batch_norm" ? "batch" : name == "instance_norm" ? "instance" : "group";
-  if (name != "group_norm" && node.attrs.has("axes")) axes = node.attrs.word("axes");
-  if (axes == "channel") {
+  const NormAttrs attrs = norm_attrs(node);
+  if (attrs.axes == "channel") {
     s.sets = shape[0] * s.voxels;
     s.size = s.channels;
-  } else if (axes == "last") {
+  } else if (attrs.axes == "last") {
     s.kind = Kind::kLast;
-    const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
+    const int64_t last = attrs.count;
     if (last < 1 || last > static_cast<int64_t>(shape.size()) - 2) {
-      throw invalid("{} is over the last {} axes; the value has {} spatial axes", name, last,
+      throw invalid("{} is over the last {} axes; the value has {} spatial axes", node.op->name, last,
                     shape.size() - 2);
     }
     for (int64_t a = 0; a < last; ++a) s.trailing *= shape[shape.size() - 1 - a];
     s.sets = count(shape) / s.trailing;
     s.size = s.trailing;
-  } else if (axes == "batch") {
+  } else if (attrs.axes == "batch") {
     s.kind = Kind::kBatch;
     s.sets = s.channels;
     s.size = shape[0] * s.voxels;
-  } else if (axes == "instance") {
+  } else if (attrs.axes == "instance") {
     s.kind = Kind::kInstance;
     s.sets = shape[0] * s.channels;
     s.size = s.voxels;
   } else {
     s.kind = Kind::kGroup;
-    s.groups = node.attrs.ints("groups").front();
+    s.groups = attrs.groups;
     if (s.groups < 1) throw invalid("num_groups is {}; it must be at least 1", s.groups);
     if (s.channels % s.groups != 0) {
       throw invalid("num_groups is {}, which does not divide the {} channels", s.groups, s.channels);

@@ -14,8 +14,8 @@ std::optional<Graph> drop_identity(const Graph& graph, Id id, Firing& firing) {
   bool identity = false;
   if (one_of(node, {Op::kMul, Op::kDiv})) identity = is_number(node) && node.attrs.real("value") == 1;
   if (is_pool(node)) {
-    const size_t spatial = spatial_rank(node.shape);
-    identity = per_axis(node, "window", spatial, 1) == Shape(spatial, 1) && tiles_space(graph, node);
+    const PoolAttrs pool = pool_attrs(node);
+    identity = pool.tiles() && pool.window == Shape(pool.window.size(), 1);
   }
   if (one_of(node, {Op::kSum, Op::kMean, Op::kMax, Op::kMin})) {
     identity = true;

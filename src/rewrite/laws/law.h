@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "graph/operation.h"
+#include "graph/ops/pools.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"
 
@@ -52,8 +53,6 @@ inline bool is_norm(const Node& node) {
   return one_of(node, {Op::kLayerNorm, Op::kBatchNorm, Op::kGroupNorm, Op::kInstanceNorm});
 }
 inline bool is_extreme_pool(const Node& node) { return one_of(node, {Op::kMaxPool, Op::kMinPool}); }
-// A pool whose windows neither overlap nor leave gaps.
-bool tiles_space(const Graph& graph, const Node& pool);
 
 // The laws; each file holds the ones of its subject.
 std::optional<Graph> drop_identity(const Graph&, Id, Firing&);

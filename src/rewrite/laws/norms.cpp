@@ -16,8 +16,7 @@ bool constant_over_sets(const Node& norm, const Shape& x, const Shape& operand) 
     case Kind::kChannel:
       return operand[1] == 1;
     case Kind::kLast: {
-      const size_t last = norm.attrs.has("count") ? static_cast<size_t>(norm.attrs.ints("count").front()) : 1;
-      for (size_t a = rank - last; a < rank; ++a) {
+      for (size_t a = rank - static_cast<size_t>(norm_attrs(norm).count); a < rank; ++a) {
         if (operand[a] != 1) return false;
       }
       return true;
@@ -160,7 +159,7 @@ std::optional<Graph> split_norm(const Graph& graph, Id id, Firing& firing) {
   const Node& norm = graph[id];
   if (!one_of(norm, {Op::kBatchNorm, Op::kGroupNorm, Op::kInstanceNorm})) return std::nullopt;
   Attributes attrs;
-  attrs.set("axes", std::string(norm.op->name.substr(0, norm.op->name.find('_'))));
+  attrs.set("axes", std::string(norm_attrs(norm).axes));
   if (norm.attrs.has("groups")) attrs.set("groups", norm.attrs.ints("groups"));
   Edit edit(graph);
   const Id moments = edit.add(Op::kMoments, {norm.in[0]}, attrs);

@@ -11,13 +11,14 @@ std::optional<Graph> merge_pools(const Graph& graph, Id id, Firing& firing) {
   const Node& outer = graph[id];
   if (!is_pool(outer)) return std::nullopt;
   const Node& inner = graph[outer.in[0]];
-  if (inner.op != outer.op || !tiles_space(graph, outer) || !tiles_space(graph, inner)) return std::nullopt;
+  if (inner.op != outer.op) return std::nullopt;
+  const PoolAttrs m = pool_attrs(outer), n = pool_attrs(inner);
+  if (!m.tiles() || !n.tiles()) return std::nullopt;
   if (!only_user(graph, outer.in[0])) return std::nullopt;
   if (is_extreme_pool(outer) && outer.in[1] != inner.in[1]) return std::nullopt;
-  const size_t spatial = spatial_rank(outer.shape);
-  Shape window = per_axis(outer, "window", spatial, 1);
-  const Shape n = per_axis(inner, "window", spatial, 1);
-  for (size_t a = 0; a < spatial; ++a) window[a] = checked_mul(window[a], n[a], "the pool's window");
+  Shape window = m.window;
+  for (size_t a = 0; a < window.size(); ++a)
+    window[a] = checked_mul(window[a], n.window[a], "the pool's window");
   Edit edit(graph);
   const Id merged = edit.again(outer.in[0], inner.in);
   edit.node(merged).attrs.set("window", window);
@@ -33,7 +34,7 @@ std::optional<Graph> shorten_stride(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
   if (!is_pool(pool) || !pool.attrs.has("stride")) return std::nullopt;
   const Shape& in = shape_of(graph, pool, 0);
-  const Shape given = per_axis(pool, "stride", spatial_rank(in), 1);
+  const Shape given = pool_attrs(pool).stride;
   Shape stride = given;
   for (size_t a = 0; a < stride.size(); ++a) stride[a] = std::min(stride[a], in[a + 2]);
   if (stride == given) return std::nullopt;
@@ -135,12 +136,13 @@ std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& fi
 // sum.
 std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
-  if (!is(pool, Op::kAvgPool) || !tiles_space(graph, pool)) return std::nullopt;
+  if (!is(pool, Op::kAvgPool)) return std::nullopt;
+  const auto [window, step] = pool_attrs(pool);
+  if (step != window) return std::nullopt;
   const Id cid = pool.in[0];
   const Node& conv = graph[cid];
   if (!is(conv, Op::kConvTranspose) || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
   const ConvGeometry g = conv_geometry(graph, conv);
-  const Shape window = per_axis(pool, "window", g.spatial, 1);
   Attributes taps;
   taps.set("window", window);
   taps.set("padding", g.padding);
@@ -198,9 +200,7 @@ std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing
 std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
   if (!is_pool(pool)) return std::nullopt;
-  const size_t spatial = spatial_rank(pool.shape);
-  const Shape window = per_axis(pool, "window", spatial, 1);
-  const Shape stride = pool.attrs.has("stride") ? per_axis(pool, "stride", spatial, 1) : window;
+  const auto [window, stride] = pool_attrs(pool);
   Id at = pool.in[0];
   while (true) {
     const Node& node = graph[at];
@@ -216,8 +216,8 @@ std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
     at = node.in[0];
   }
   const Node& conv = graph[at];
-  Shape needed(spatial);
-  for (size_t a = 0; a < spatial; ++a) needed[a] = (pool.shape[a + 2] - 1) * stride[a] + window[a];
+  Shape needed(window.size());
+  for (size_t a = 0; a < window.size(); ++a) needed[a] = (pool.shape[a + 2] - 1) * stride[a] + window[a];
   const Shape whole(conv.shape.begin() + 2, conv.shape.end());
   if (needed == whole) return std::nullopt;
   Edit edit(graph);

@@ -101,4 +101,27 @@ Shape broadcast_strides(const Shape& operand, const Shape& shape) {
   return strides;
 }
 
+Numbers numbers(const Node& node) {
+  double found[2] = {};
+  size_t n = 0;
+  for (const Arg& arg : node.op->args) {
+    if (arg.kind == Arg::Kind::kFlag) found[n++] = node.attrs.flag(arg.name);
+    if (arg.kind == Arg::Kind::kReal || arg.kind == Arg::Kind::kOperand)
+      found[n++] = node.attrs.real_or(arg.name, arg.fallback);
+  }
+  return {found[0], found[1]};
+}
+
+void evaluate_pointwise(const Node& node, Inputs in, Tensor& out) {
+  const auto [a, b] = numbers(node);
+  const auto value = node.op->value;
+  if (in.size() == 1) {
+    for (size_t i = 0; i < out.data.size(); ++i) out.data[i] = value(in[0]->data[i], a, b);
+    return;
+  }
+  for_each_operands(in, out, [&, a = a, b = b](int64_t i, int64_t x, int64_t y) {
+    out.data[i] = value(in[0]->data[x], y < 0 ? a : in[1]->data[y], b);
+  });
+}
+
 }  // namespace upweave

@@ -95,14 +95,17 @@ void DivideMultiply(const View& x, const View& y, const View& z, float* out, int
   for (; c < cols; c += lanes) ScaleColumns<1>(x, y, z, out, ld, rows, c);
 }
 
-void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+// The vector form of each function: v is x, w is y.
+bool Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
                int64_t cols) {
   const VF va = Splat(a), vb = Splat(b);
   const VF zero = hn::Zero(DF());
-#define UPWEAVE_MAP1(expression) \
-  return Map1(x, out, ld, rows, cols, [&](VF v) HWY_ATTR { return expression; })
-#define UPWEAVE_MAP2(expression) \
-  return Map2(x, y, out, ld, rows, cols, [&](VF v, VF w) HWY_ATTR { return expression; })
+#define UPWEAVE_MAP1(expression)                                           \
+  Map1(x, out, ld, rows, cols, [&](VF v) HWY_ATTR { return expression; }); \
+  return true
+#define UPWEAVE_MAP2(expression)                                                    \
+  Map2(x, y, out, ld, rows, cols, [&](VF v, VF w) HWY_ATTR { return expression; }); \
+  return true
   switch (fn) {
     case Fn::kCopy:
       UPWEAVE_MAP1(v);
@@ -139,13 +142,17 @@ void Pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out
     case Fn::kMul:
       UPWEAVE_MAP2(hn::Mul(v, w));
     case Fn::kDiv:
-      if (x.col == 1 && (y.col == 0 || (y.row == 0 && rows > 1)))
-        return DivideMultiply(x, y, {&kOne, 0, 0}, out, ld, rows, cols);
+      if (x.col == 1 && (y.col == 0 || (y.row == 0 && rows > 1))) {
+        DivideMultiply(x, y, {&kOne, 0, 0}, out, ld, rows, cols);
+        return true;
+      }
       UPWEAVE_MAP2(hn::Div(v, w));
     case Fn::kMinimum:
       UPWEAVE_MAP2(MinNan(v, w));
     case Fn::kMaximum:
       UPWEAVE_MAP2(MaxNan(v, w));
+    default:
+      return false;
   }
 #undef UPWEAVE_MAP1
 #undef UPWEAVE_MAP2
@@ -172,9 +179,9 @@ HWY_EXPORT(Pointwise);
 HWY_EXPORT(Affine);
 HWY_EXPORT(DivideMultiply);
 
-void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+bool pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
                int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(Pointwise)(fn, a, b, x, y, out, ld, rows, cols);
+  return HWY_DYNAMIC_DISPATCH(Pointwise)(fn, a, b, x, y, out, ld, rows, cols);
 }
 
 void affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,

@@ -18,52 +18,11 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-using Unary = double (*)(double, double, double);
-using Binary = double (*)(double, double);
-
-double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
-double clamp(double x, double lo, double hi) { return std::isnan(x) ? x : std::min(std::max(x, lo), hi); }
-
-Unary unary(const Node& node) {
-  const Op op = node.op->id;
-  if (op == Op::kRelu) return [](double x, double, double) { return x < 0 ? 0 : x; };
-  if (op == Op::kLeakyRelu) return [](double x, double a, double) { return x < 0 ? a * x : x; };
-  if (op == Op::kClamp || op == Op::kHardtanh) return clamp;
-  if (op == Op::kExp) return [](double x, double, double) { return std::exp(x); };
-  if (op == Op::kTanh) return [](double x, double, double) { return std::tanh(x); };
-  if (op == Op::kSigmoid) return [](double x, double, double) { return sigmoid(x); };
-  if (op == Op::kSwish) return [](double x, double, double) { return x * sigmoid(x); };
-  if (op == Op::kMish) {
-    return [](double x, double, double) { return x * std::tanh(x > 20 ? x : std::log1p(std::exp(x))); };
-  }
-  if (op == Op::kHardswish) return [](double x, double, double) { return x * clamp(x + 3, 0, 6) / 6; };
-  if (op == Op::kGelu && node.attrs.flag("tanh")) {
-    return [](double x, double, double) {
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    };
-  }
-  if (op == Op::kGelu) return [](double x, double, double) { return x * (0.5 * std::erfc(-x * M_SQRT1_2)); };
-  return nullptr;
-}
-
-Binary binary(Op op) {
-  if (op == Op::kAdd) return [](double a, double b) { return a + b; };
-  if (op == Op::kSub) return [](double a, double b) { return a - b; };
-  if (op == Op::kMul) return [](double a, double b) { return a * b; };
-  if (op == Op::kDiv) return [](double a, double b) { return a / b; };
-  if (op == Op::kMinimum)
-    return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); };
-  if (op == Op::kMaximum)
-    return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); };
-  return nullptr;
-}
-
 class NodeLaunch final : public Launch {
  public:
   NodeLaunch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes, const Memory& result)
       : node_(node), in_(std::move(operands)), shapes_(std::move(shapes)), out_(result) {
-    const Op op = node.op->id;
-    if (binary(op)) {
+    if (is(node, Family::kPointwise)) {
       x_strides_ = strides(dims_of(broadcast_shape(shapes_[0], node.shape, "operand")));
       if (has(1)) y_strides_ = strides(dims_of(broadcast_shape(shapes_[1], node.shape, "operand")));
     }
@@ -91,20 +50,13 @@ class NodeLaunch final : public Launch {
   std::string describe() const override { return fmt::format("{} on its own, in float64", node_.op->name); }
 
   void run(const Bases& bases, char*, int threads, bool) const override {
-    const Op op = node_.op->id;
     Call call{bases, threads, Reader(in_[0], bases), Writer(out_, bases)};
-    if (unary(node_)) return map(call);
-    if (binary(op)) return meet(call);
+    if (is(node_, Family::kPointwise)) return in_.size() > 1 ? meet(call) : map(call);
     if (is_pool(node_)) return pool(call);
     if (is(node_, Family::kSoftmax)) return softmax(call);
-    if (op == Op::kAdjustMoments) return adjust(call);
+    if (is(node_, Op::kAdjustMoments)) return adjust(call);
     if (is(node_, Family::kNorm)) return norm(call);
     return reduce(call);
-  }
-
-  static bool serves(const Node& node) {
-    return unary(node) || binary(node.op->id) || is_pool(node) || is(node, Family::kSoftmax) ||
-           is(node, Family::kNorm) || is(node, Family::kReduction);
   }
 
  private:
@@ -120,13 +72,11 @@ class NodeLaunch final : public Launch {
   bool has(size_t slot) const { return slot < in_.size() && in_[slot].exists(); }
 
   void map(const Call& call) const {
-    const Unary f = unary(node_);
-    double a = 0, b = 0;
-    if (node_.attrs.has("slope")) a = node_.attrs.real("slope");
-    if (node_.attrs.has("lo")) a = node_.attrs.real("lo"), b = node_.attrs.real("hi");
+    const auto f = node_.op->value;
+    const Numbers own = numbers(node_);
     const int64_t n = count(node_.shape);
 #pragma omp parallel for num_threads(call.threads) schedule(static)
-    for (int64_t i = 0; i < n; ++i) store(call, i, f(call.x[i], a, b));
+    for (int64_t i = 0; i < n; ++i) store(call, i, f(call.x[i], own.a, own.b));
   }
 
   // Strides of an operand against the result, 0 along axes that it is broadcast over.
@@ -140,11 +90,11 @@ class NodeLaunch final : public Launch {
   }
 
   void meet(const Call& call) const {
-    const Binary f = binary(node_.op->id);
+    const auto f = node_.op->value;
     const Dims d = dims_of(node_.shape);
     const auto &sx = x_strides_, &sy = y_strides_;
     const Reader y = has(1) ? operand(call, 1) : call.x;
-    const double number = has(1) ? 0 : node_.attrs.real("value");
+    const Numbers own = numbers(node_);
     const int64_t rows = d.n * d.c;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
@@ -155,7 +105,7 @@ class NodeLaunch final : public Launch {
             auto at = [&](const std::array<int64_t, 5>& s) {
               return r / d.c * s[0] + r % d.c * s[1] + p * s[2] + q * s[3] + w * s[4];
             };
-            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : number));
+            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : own.a, own.b));
           }
         }
       }
@@ -359,7 +309,7 @@ class NodeLaunch final : public Launch {
   std::vector<Memory> in_;
   std::vector<Shape> shapes_;
   Memory out_;
-  std::array<int64_t, 5> x_strides_ = {}, y_strides_ = {};  // of binary operations
+  std::array<int64_t, 5> x_strides_ = {}, y_strides_ = {};  // of pointwise operations
   Extents window_ = {1, 1, 1}, stride_ = {1, 1, 1};         // of pools
 };
 
@@ -370,7 +320,8 @@ std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> o
   if (is(node, Op::kMeanConv)) {
     return make_mean_conv_launch(node, operands, shapes, result);
   }
-  if (!NodeLaunch::serves(node)) throw fail(Status::kUnsupported, "the CPU engine has no {}", node.op->name);
+  if (is(node, Family::kLeaf) || is(node, Family::kConvolution) || is(node, Family::kWeights))
+    throw fail(Status::kUnsupported, "the CPU engine has no {}", node.op->name);
   return std::make_unique<NodeLaunch>(node, std::move(operands), std::move(shapes), result);
 }
 

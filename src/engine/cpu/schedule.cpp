@@ -257,7 +257,8 @@ class Scheduler {
       if (const auto fn = pointwise_fn(node)) {
         ConvStage::Point point;
         point.fn = *fn;
-        pointwise_numbers(node, &point.a, &point.b);
+        point.a = static_cast<float>(numbers(node).a);
+        point.b = static_cast<float>(numbers(node).b);
         if (node.in.size() > 1 && node.in[1] != kNone) {
           if (!plan_.weights[node.in[1]]) return {};
           point.operand = lookup(node.in[1]);

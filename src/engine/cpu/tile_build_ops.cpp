@@ -31,26 +31,12 @@ bool axes_are(const Node& node, std::string_view axes) {
 }  // namespace
 
 std::optional<Fn> pointwise_fn(const Node& node) {
-  static const std::pair<Op, Fn> kTable[] = {{Op::kRelu, Fn::kRelu},       {Op::kLeakyRelu, Fn::kLeakyRelu},
-                                             {Op::kClamp, Fn::kClamp},     {Op::kHardtanh, Fn::kClamp},
-                                             {Op::kExp, Fn::kExp},         {Op::kTanh, Fn::kTanh},
-                                             {Op::kSigmoid, Fn::kSigmoid}, {Op::kSwish, Fn::kSwish},
-                                             {Op::kMish, Fn::kMish},       {Op::kHardswish, Fn::kHardswish},
-                                             {Op::kAdd, Fn::kAdd},         {Op::kSub, Fn::kSub},
-                                             {Op::kMul, Fn::kMul},         {Op::kDiv, Fn::kDiv},
-                                             {Op::kMinimum, Fn::kMinimum}, {Op::kMaximum, Fn::kMaximum}};
-  if (is(node, Op::kGelu)) return node.attrs.flag("tanh") ? Fn::kGeluTanh : Fn::kGelu;
-  for (const auto& [op, fn] : kTable) {
-    if (is(node, op)) return fn;
-  }
-  return std::nullopt;
-}
-
-void pointwise_numbers(const Node& node, float* a, float* b) {
-  auto number = [&](std::string_view name) { return static_cast<float>(node.attrs.real(name)); };
-  if (node.attrs.has("slope")) *a = number("slope");
-  if (node.attrs.has("value")) *a = number("value");
-  if (node.attrs.has("lo")) *a = number("lo"), *b = number("hi");
+  if (!is(node, Family::kPointwise)) return std::nullopt;
+  const Fn fn = is(node, Op::kHardtanh)                          ? Fn::kClamp
+                : is(node, Op::kGelu) && node.attrs.flag("tanh") ? Fn::kGeluTanh
+                                                                 : fn_of(node.op->id);
+  const bool known = pointwise(fn, 0, 0, {}, {}, nullptr, 0, 0, 0);
+  return known ? std::optional(fn) : std::nullopt;
 }
 
 bool TileBuilder::try_add(Id id) {
@@ -103,7 +89,8 @@ bool TileBuilder::add_pointwise(Id id) {
   Step& s = push(Step::What::kPointwise, x, new_slot(kind, std::max(level, 0)));
   s.fn = *pointwise_fn(node);
   s.y = y;
-  pointwise_numbers(node, &s.a, &s.b);
+  s.a = static_cast<float>(numbers(node).a);
+  s.b = static_cast<float>(numbers(node).b);
   slots_[static_cast<size_t>(id)] = s.out;
   if (s.fn == Fn::kExp) join_clamped_exp(id);
   if (s.fn == Fn::kMul) join_scale(id);

@@ -77,6 +77,9 @@ std::vector<Case> cases() {
        {2, 2, 9}},
       {"conv_transpose k | relu", {{"input", {0, 6, 9}}, {"k", {6, 2, 3}}}, {0, 2, 11}},  // an empty batch
       {"leaky_relu 0.1 | clamp 0 1 | hardtanh -1 1", {{"input", k2d}}, k2d},
+      {"elu | elu 0.5 | softplus | softplus beta=2 threshold=5 | sin | abs | sqrt", {{"input", k2d}}, k2d},
+      {"prelu weight", {{"input", k3d}}, k3d},
+      {"prelu weight:scalar", {{"input", k2d}}, k2d},
       {"gelu | gelu tanh | relu | tanh | sigmoid | exp | swish | mish | hardswish", {{"input", k3d}}, k3d},
   };
 }

@@ -54,7 +54,7 @@ inline bool is_factor(const Graph& graph, const Node& param) {
     for (size_t slot = 1; slot < node.in.size(); ++slot) {
       if (node.in[slot] == kNone || &graph[node.in[slot]] != &param) continue;
       const bool weight = slot == (is(node, Op::kNormalize) ? 2 : 1) && is(node, Family::kNorm);
-      if (is(node, Op::kMul) || is(node, Op::kDiv) || weight) return true;
+      if (is(node, Op::kMul) || is(node, Op::kDiv) || is(node, Op::kPrelu) || weight) return true;
     }
   }
   return false;
@@ -235,8 +235,26 @@ class PipelineMaker {
         [[fallthrough]];
       default:
         if (rng_.chance(0.05)) return "clamp nan 1";  // rare: it leaves nothing but NaN to compare
-        return rng_.pick<std::string>({"gelu", "gelu tanh", "tanh", "sigmoid", "relu", "leaky_relu 0.2",
-                                       "swish", "mish", "hardswish", "hardtanh -1 1", "clamp -1 inf", "exp"});
+        return rng_.pick<std::string>({"gelu",
+                                       "gelu tanh",
+                                       "tanh",
+                                       "sigmoid",
+                                       "relu",
+                                       "leaky_relu 0.2",
+                                       "swish",
+                                       "mish",
+                                       "hardswish",
+                                       "hardtanh -1 1",
+                                       "clamp -1 inf",
+                                       "exp",
+                                       "elu",
+                                       "elu 0.5",
+                                       "softplus",
+                                       "softplus beta=2 threshold=5",
+                                       "sin",
+                                       "abs",
+                                       "abs | add 0.5 | sqrt",
+                                       "prelu " + fresh("t")});
     }
   }
   std::string norm() {

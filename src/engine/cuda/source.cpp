@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cmath>
+#include <set>
 
+#include "engine/cuda/device_forms.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
@@ -72,9 +74,9 @@ const char* type_name(Dtype dtype) {
 }
 
 bool is_pointwise(const Node& node) {
-  return among(node, kUnary) || among(node, kBinary) || is(node, Op::kLeakyRelu) || is(node, Op::kClamp) ||
-         is(node, Op::kHardtanh) || is(node, Op::kGelu) || is(node, Op::kNormalize) ||
-         (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
+  return device_form(node.op->id) || among(node, kUnary) || among(node, kBinary) ||
+         is(node, Op::kLeakyRelu) || is(node, Op::kClamp) || is(node, Op::kHardtanh) || is(node, Op::kGelu) ||
+         is(node, Op::kNormalize) || (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
 }
 
 bool computable(const Node& node) {
@@ -125,6 +127,13 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
                           : other.empty()     ? operand(node.in[1], node.shape, at)
                                               : other;
     return binary(node, x, y);
+  }
+  if (device_form(node.op->id)) {
+    const auto [a, b] = numbers(node);
+    const std::string y = node.in.size() < 2 ? number(a)
+                          : other.empty()    ? operand(node.in[1], node.shape, at)
+                                             : other;
+    return fmt::format("f_{}({}, {}, {})", node.op->name, x, y, number(b));
   }
   if (is(node, Op::kLeakyRelu))
     return fmt::format("f_leaky_relu({}, {})", x, number(node.attrs.real("slope")));
@@ -219,6 +228,11 @@ std::string Source::compute(Id id) const {
 
 std::string Source::functions() const {
   std::string text;
+  std::set<Op> written;
+  for (const Node& node : graph_.nodes) {
+    if (const char* body = device_form(node.op->id); body && written.insert(node.op->id).second)
+      text += fmt::format("DEVICE float f_{}(float x, float a, float b) {{ {} }}\n", node.op->name, body);
+  }
   // Loads first: an inlined value may read any of them.
   for (Id id = 0; id < graph_.size(); ++id) {
     const Location::Kind kind = places[id].kind;

@@ -23,6 +23,28 @@ void slope_bound(Inputs in, Tensor& out, const Rounding& rounding, double slope,
   }
 }
 
+// log(1 + e^(beta x)) / beta moves by sigmoid(beta x) times what x does; beta and beta x are rounded. Behind
+// the threshold it is x, less by log(1 + e^-threshold) / beta: near it the result may be on either side.
+void softplus_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  const auto [beta, threshold] = numbers(node);
+  const double step = std::log1p(std::exp(-threshold)) / std::fabs(beta), u = rounding.unit;
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const double x = in[0]->data[i], t = beta * x, slope = 1 / (1 + std::exp(-t));
+    const double moved = std::fabs(beta) * in[0]->err[i] + 2 * u * std::fabs(t);
+    out.err[i] = in[0]->err[i] + u * (10 * std::fabs(out.data[i]) + 2 * slope * std::fabs(x));
+    if (std::fabs(t - threshold) <= moved) out.err[i] += step;
+  }
+}
+
+// sqrt(x) - sqrt(x - e) = e / (sqrt(x) + sqrt(x - e)). Where x - e is negative the result may be NaN.
+void sqrt_bound(const Node&, Inputs in, Tensor& out, const Rounding& rounding) {
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const double y = out.data[i], e = in[0]->err[i], least = in[0]->data[i] - e;
+    const double moved = e == 0 ? 0 : least < 0 ? kInf : e / (y + std::sqrt(least));
+    out.err[i] = moved + 2 * rounding.unit * y;
+  }
+}
+
 double relu(double x, double, double) { return x < 0 ? 0 : x; }
 double sigmoid(double x, double, double) {
   return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
@@ -34,6 +56,10 @@ double mish(double x, double, double) { return x * std::tanh(x > 20 ? x : std::l
 double gelu(double x, double tanh, double) {
   if (tanh == 0) return x * (0.5 * std::erfc(-x * M_SQRT1_2));
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double elu(double x, double alpha, double) { return x > 0 ? x : alpha * std::expm1(x); }
+double softplus(double x, double beta, double threshold) {
+  return x * beta > threshold ? x : std::log1p(std::exp(x * beta)) / beta;
 }
 double leaky_relu(double x, double slope, double) { return x < 0 ? slope * x : x; }
 
@@ -122,6 +148,34 @@ std::vector<Operation> ops_activations() {
   // A slope of 0 makes NaN of -inf, so it does not count as monotone.
   leaky.monotone = [](const Node& node) { return numbers(node).a > 0; };
 
+  Operation exponential = row(
+      Op::kElu, "elu", "x where x > 0, alpha (e^x - 1) elsewhere; alpha is 1 unless said", elu,
+      [](const Node& node, Inputs in, Tensor& out, const Rounding& r) {
+        slope_bound(in, out, r, std::max(1.0, std::fabs(numbers(node).a)));
+      },
+      16);
+  exponential.args = {{.name = "alpha", .kind = Arg::Kind::kReal, .fallback = 1}};
+  exponential.monotone = [](const Node& node) {
+    return numbers(node).a >= 0 && std::isfinite(numbers(node).a);
+  };
+
+  Operation soft = row(Op::kSoftplus, "softplus",
+                       "log(1 + e^(beta x)) / beta, and x where beta x > threshold; 1 and 20 unless said",
+                       softplus, softplus_bound, 30);
+  soft.args = {{.name = "beta", .kind = Arg::Kind::kReal, .named = true, .fallback = 1},
+               {.name = "threshold", .kind = Arg::Kind::kReal, .named = true, .fallback = 20}};
+
+  const Operation sine = row(
+      Op::kSin, "sin", "sine", [](double x, double, double) { return std::sin(x); }, slope_1, 20);
+
+  Operation magnitude = row(
+      Op::kAbs, "abs", "|x|", [](double x, double, double) { return std::fabs(x); }, slope_1, 1);
+  magnitude.range = rectify.range;
+
+  // Not monotone: the root of a negative x is NaN, which a pool before it would not pick.
+  const Operation root = row(
+      Op::kSqrt, "sqrt", "square root", [](double x, double, double) { return std::sqrt(x); }, sqrt_bound, 5);
+
   // clamp_min > clamp_max: everything becomes clamp_max, as in PyTorch. hardtanh is the same function.
   Operation clamping =
       row(Op::kClamp, "clamp", "limits x to [lo, hi]; inf leaves a side open", clamp, slope_1, 2);
@@ -139,7 +193,8 @@ std::vector<Operation> ops_activations() {
   hardtanh.example = "hardtanh -1 1";
   hardtanh.summary = "clamp under PyTorch's other name";
 
-  return {rectify, tanh, logistic, exp, silu, smooth, hard, gaussian, leaky, clamping, hardtanh};
+  return {rectify, tanh,        logistic, exp,  silu,      smooth, hard,     gaussian,
+          leaky,   exponential, soft,     sine, magnitude, root,   clamping, hardtanh};
 }
 
 }  // namespace upweave

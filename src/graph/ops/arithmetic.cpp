@@ -3,6 +3,7 @@
 #include "graph/operation.h"
 
 // x op y, y a number, a tensor that broadcasts, or an earlier value: add, sub, mul, div, minimum, maximum.
+// And prelu, whose y is a parameter.
 namespace upweave {
 namespace {
 
@@ -55,6 +56,10 @@ double quotient_error(double a, double ea, double b, double eb) {
   return (ea + std::fabs(a / b) * eb) / safe;
 }
 double choice_error(double, double ea, double, double eb) { return std::max(ea, eb); }
+double prelu(double x, double weight, double) { return x > 0 ? x : weight * x; }
+double prelu_error(double a, double ea, double b, double eb) {
+  return std::max(1.0, std::fabs(b)) * ea + (std::fabs(std::min(a, 0.0)) + ea) * eb;
+}
 
 template <double (*E)(double, double, double, double)>
 Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example,
@@ -88,7 +93,20 @@ std::vector<Operation> ops_arithmetic() {
   mul.monotone = div.monotone = [](const Node& node) {
     return number(node) && node.attrs.real("value") > 0 && std::isfinite(node.attrs.real("value"));
   };
-  return {add, sub, mul, div, low, high};
+  Operation rectify =
+      row<prelu_error>(Op::kPrelu, "prelu", "x where x > 0, weight * x elsewhere; a weight, or one a channel",
+                       "prelu weight", prelu);
+  rectify.args = {{.name = "weight", .kind = Arg::Kind::kTensor, .required = true}};
+  rectify.shape = [](const Graph& graph, const Node& node) {
+    const Shape &x = shape_of(graph, node, 0), &weight = shape_of(graph, node, 1);
+    if (weight != Shape{1} && weight != Shape{x[1]}) {
+      throw invalid("{} of prelu has shape {}; it must hold 1 value, or {}", graph[node.in[1]].name,
+                    to_string(weight), x[1]);
+    }
+    return x;
+  };
+  rectify.ops_per_element = 2;
+  return {add, sub, mul, div, low, high, rectify};
 }
 
 }  // namespace upweave

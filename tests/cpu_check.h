@@ -51,19 +51,19 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
   Data data{infer(parse_text(text), shapes), {}, {}};
   std::normal_distribution<double> normal;
   for (const Node& node : data.graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
-    const std::string name = is(node, "input") ? "input" : node.name;
+    if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
+    const std::string name = is(node, Op::kInput) ? "input" : node.name;
     const int64_t n = count(node.shape);
     auto& bytes = data.bytes[name];
     bytes.resize(static_cast<size_t>(n * size_of(dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
       double v = normal(rng);
-      if (is(node, "input") && values == Values::kLargeMean) v += 1e4;
-      if (is(node, "input") && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
+      if (is(node, Op::kInput) && values == Values::kLargeMean) v += 1e4;
+      if (is(node, Op::kInput) && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
       const bool small = values == Values::kSubnormal || (values == Values::kSomeSubnormal && i % 16 < 8);
-      if (is(node, "input") && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
-      if (is(node, "input") && values == Values::kSpecial && rng() % 64 == 0) {
+      if (is(node, Op::kInput) && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
+      if (is(node, Op::kInput) && values == Values::kSpecial && rng() % 64 == 0) {
         static const double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0};
         v = kSpecial[rng() % 5];
       }

@@ -61,13 +61,13 @@ inline Data make_data(const Graph& graph, const Case& c, uint64_t seed = 7) {
   Data data;
   std::mt19937_64 rng(seed);
   for (const Node& node : graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
-    const std::string name = is(node, "input") ? "input" : node.name;
+    if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
+    const std::string name = is(node, Op::kInput) ? "input" : node.name;
     const int64_t n = count(node.shape);
     data.bytes[name].resize(static_cast<size_t>(n * size_of(c.dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
-      store_element(data.bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, "input"), i, n));
+      store_element(data.bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, Op::kInput), i, n));
       tensor.data[static_cast<size_t>(i)] = load_element(data.bytes[name].data(), c.dtype, i);
     }
     data.tensors[name] = std::move(tensor);
@@ -139,6 +139,9 @@ inline const Case kShapes[] = {
     {"wide_columns",
      "conv_transpose kernel 128 k3 s2 p1 op1 | softmax channel",
      {{"input", {2, 64, 16, 16}}}},
+    {"functions",
+     "conv_transpose kernel 16 k3 s2 p1 | elu 0.5 | prelu w | softplus beta=2 | sin | abs | add 1 | sqrt",
+     {{"input", {2, 8, 6, 7}}}},
     {"kernel_one", "conv_transpose kernel 16 k1 s2 | add bias", {{"input", {2, 3, 4, 5, 6}}}},
     {"boxes",
      "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu",

@@ -42,7 +42,7 @@ std::multiset<std::string> laws_of(const FusedPlan& plan) {
   return result;
 }
 
-Id find_op(const FusedPlan& plan, std::string_view op) {
+Id find_op(const FusedPlan& plan, Op op) {
   for (Id id = 0; id < plan.graph.size(); ++id) {
     if (is(plan.graph[id], op)) return id;
   }
@@ -156,7 +156,7 @@ TEST(Plans, TwoConvolutionsAndWholeSampleNormsGoOn) {
 TEST(Five, SumLayerNormAvgPoolGelu) {
   const FusedPlan plan = plan_of("sum-layernorm-avgpool-gelu");
   EXPECT_EQ(laws_of(plan), (Laws{"drop-shift", "center-weights"}));
-  EXPECT_EQ(find_op(plan, "add"), kNone) << "the addition is gone";
+  EXPECT_EQ(find_op(plan, Op::kAdd), kNone) << "the addition is gone";
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "rms_norm", "avg_pool", "gelu"}));
   EXPECT_EQ(plan.workspace_bytes, 0);
@@ -164,7 +164,7 @@ TEST(Five, SumLayerNormAvgPoolGelu) {
   const double conv = 2.0 * 32 * 32 * 64 * (3 * 16 - 1) * (3 * 32 - 1) * (3 * 32 - 1);
   const double in = 32.0 * 32 * 16 * 32 * 32, up = 32.0 * 64 * 32 * 64 * 64, out = up / 8,
                kernel = 32 * 64 * 27;
-  EXPECT_EQ(flops(plan.source, find_op(plan, "conv_transpose") - 1), conv);
+  EXPECT_EQ(flops(plan.source, find_op(plan, Op::kConvTranspose) - 1), conv);
   EXPECT_EQ(plan.cost.flops, conv + 8 * up + up + 20 * out);
   EXPECT_EQ(plan.cost.bytes, 4 * (in + kernel + out));
   EXPECT_EQ(plan.cost.unfused_flops, conv + up + 8 * up + up + 20 * out);
@@ -189,11 +189,12 @@ TEST(Five, MaxMaxSum) {
   EXPECT_EQ(laws_of(plan), (Laws{"split-bias", "merge-pools", "pool-before-monotone", "crop-outputs"}));
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "max_pool", "add", "sum"}));
-  EXPECT_EQ(plan.graph[find_op(plan, "conv_transpose")].shape, (Shape{16, 64, 60, 60, 60})) << "60^3 of 63^3";
-  EXPECT_EQ(plan.graph[find_op(plan, "max_pool")].attrs.ints("window"), Shape{6});
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kConvTranspose)].shape, (Shape{16, 64, 60, 60, 60}))
+      << "60^3 of 63^3";
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kMaxPool)].attrs.ints("window"), Shape{6});
   // o = 2i - 2 + k in [0, 60): 3 taps of input 0, all 5 of 1..28, 4 of 29, 2 of 30, none of 31.
   const double taps = 3 + 28 * 5 + 4 + 2;
-  EXPECT_EQ(flops(plan.graph, find_op(plan, "conv_transpose")), 2.0 * 16 * 32 * 64 * taps * taps * taps);
+  EXPECT_EQ(flops(plan.graph, find_op(plan, Op::kConvTranspose)), 2.0 * 16 * 32 * 64 * taps * taps * taps);
   EXPECT_EQ(plan.cost.bytes, 4 * (16.0 * 32 * 32 * 32 * 32 + 32 * 64 * 125 + 64 + 16 * 1000));
 }
 
@@ -203,7 +204,7 @@ TEST(Five, AvgPoolClampSoftmaxMultiply) {
   ASSERT_EQ(plan.passes.size(), 2u);
   EXPECT_EQ(stages(plan, 0), (Names{"avg_pool", "conv_transpose", "clamp", "sub", "exp", "sum"}));
   EXPECT_EQ(stages(plan, 1), (Names{"div", "mul"}));
-  const Id e = find_op(plan, "exp"), sum = find_op(plan, "sum");
+  const Id e = find_op(plan, Op::kExp), sum = find_op(plan, Op::kSum);
   EXPECT_EQ(plan.passes[0].reads, std::vector<Id>{0});
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{e});
   EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{sum});
@@ -212,7 +213,7 @@ TEST(Five, AvgPoolClampSoftmaxMultiply) {
   EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8);
 
   plan = plan_of("avgpool-clamp-softmax-multiply", Engine::kCpu, Dtype::kF16);
-  EXPECT_EQ(plan.places[find_op(plan, "exp")].kind, Kind::kWorkspace) << "float16 would round twice";
+  EXPECT_EQ(plan.places[find_op(plan, Op::kExp)].kind, Kind::kWorkspace) << "float16 would round twice";
   EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8 + int64_t{4} * 32 * 64 * 32 * 64 * 64);
 
   // Where arithmetic is cheap against memory, the convolution is computed again.
@@ -227,11 +228,11 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
   EXPECT_EQ(laws_of(plan),
             (Laws{"split-norm", "split-norm", "pool-before-monotone", "pool-before-monotone"}));
   ASSERT_EQ(plan.passes.size(), 2u);
-  const Id pool = find_op(plan, "max_pool"), moments = find_op(plan, "moments");
+  const Id pool = find_op(plan, Op::kMaxPool), moments = find_op(plan, Op::kMoments);
   EXPECT_EQ(plan.graph[plan.graph[pool].in[1]].name, "bn_weight")
       << "the pool takes the minimum where it is negative";
   EXPECT_EQ(std::set(plan.passes[0].nodes.begin(), plan.passes[0].nodes.end()),
-            (std::set{find_op(plan, "conv_transpose"), pool, moments}));
+            (std::set{find_op(plan, Op::kConvTranspose), pool, moments}));
   EXPECT_EQ(stages(plan, 1), (Names{"normalize", "tanh", "moments", "normalize"})) << "behind the pool";
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
   EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{moments});
@@ -243,7 +244,7 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
   EXPECT_EQ(plan.cost.flops, conv + up + 4 * up + 8 * out + 15 * out + 4 * out + 8 * out);
 
   plan = plan_of("2d-batchnorm-tanh-maxpool-groupnorm", Engine::kCpu, Dtype::kBF16);
-  EXPECT_EQ(plan.places[find_op(plan, "max_pool")].kind, Kind::kWorkspace);
+  EXPECT_EQ(plan.places[find_op(plan, Op::kMaxPool)].kind, Kind::kWorkspace);
   EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 4 * 512 * 128 * 17 * 17);
 }
 
@@ -252,7 +253,7 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
 TEST(Chains, 42And44NeedNoConvolution) {
   for (const char* name : {"kernelbench-42", "kernelbench-44"}) {
     const FusedPlan plan = plan_of(name);
-    EXPECT_EQ(find_op(plan, "conv_transpose"), kNone) << name;
+    EXPECT_EQ(find_op(plan, Op::kConvTranspose), kNone) << name;
     EXPECT_EQ(plan.passes.size(), 1u) << name;
     EXPECT_TRUE(laws_of(plan).contains("mean-without-conv")) << name;
     EXPECT_LT(plan.cost.flops, plan.cost.unfused_flops / 1000) << name;
@@ -267,19 +268,19 @@ TEST(Chains, 50HasAPooledKernel) {
   const FusedPlan plan = plan_of("kernelbench-50");
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_TRUE(laws_of(plan).contains("pool-kernel"));
-  EXPECT_EQ(plan.graph[find_op(plan, "pool_taps")].shape, (Shape{3, 16, 2, 2, 2}))
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kPoolTaps)].shape, (Shape{3, 16, 2, 2, 2}))
       << "27 taps x 8 phases are 8 taps";
-  EXPECT_EQ(find_op(plan, "avg_pool"), kNone);
+  EXPECT_EQ(find_op(plan, Op::kAvgPool), kNone);
   // Each of the 15 x 31 x 31 outputs meets 2 taps an axis.
-  EXPECT_EQ(flops(plan.graph, find_op(plan, "conv_transpose")), 2.0 * 128 * 3 * 16 * 30 * 62 * 62);
+  EXPECT_EQ(flops(plan.graph, find_op(plan, Op::kConvTranspose)), 2.0 * 128 * 3 * 16 * 30 * 62 * 62);
 }
 
 TEST(Chains, 72HasItsNormBehindTwoPoolsMadeOne) {
   const FusedPlan plan = plan_of("kernelbench-72");
-  const Id pool = find_op(plan, "avg_pool");
+  const Id pool = find_op(plan, Op::kAvgPool);
   EXPECT_EQ(plan.graph[pool].attrs.ints("window"), Shape{4});
-  EXPECT_EQ(plan.graph[find_op(plan, "normalize")].in[0], pool);
-  EXPECT_EQ(find_op(plan, "add"), kNone) << "the bias leaves with the mean";
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kNormalize)].in[0], pool);
+  EXPECT_EQ(find_op(plan, Op::kAdd), kNone) << "the bias leaves with the mean";
   ASSERT_EQ(plan.passes.size(), 2u);
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
   EXPECT_EQ(plan.places[pool].kind, Kind::kOutput);
@@ -293,7 +294,7 @@ TEST(Chains, 77StoresNothing) {
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "mean", "moments"}));
   EXPECT_TRUE(plan.passes[0].writes.empty());
   EXPECT_EQ(stages(plan, 1), Names{"normalize"});
-  EXPECT_EQ(plan.graph[find_op(plan, "normalize")].attrs.real("eps"), 1e-5 / 4)
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kNormalize)].attrs.real("eps"), 1e-5 / 4)
       << "the factor of 2 is in eps";
   EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 16 * 128 * 8);
 }
@@ -301,7 +302,7 @@ TEST(Chains, 77StoresNothing) {
 TEST(Chains, 15TakesItsMeanFromTheConvolution) {
   FusedPlan plan = plan_of("kernelbench-15");
   ASSERT_EQ(plan.passes.size(), 2u);
-  const Id conv = find_op(plan, "conv_transpose");
+  const Id conv = find_op(plan, Op::kConvTranspose);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "moments", "mean"}));
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{conv});
   EXPECT_EQ(plan.places[conv].kind, Kind::kOutput);
@@ -337,7 +338,9 @@ TEST(Outputs, StatisticsOfABatchNormAreItsOwn) {
       EXPECT_EQ(with.passes.size(), without.passes.size()) << changed;
       EXPECT_LT(with.cost.flops, without.cost.flops * 1.0001) << changed;
       EXPECT_LT(with.cost.bytes, without.cost.bytes * 1.0001) << changed;
-      const auto is_batch = [](const Node& n) { return is(n, "moments") && n.attrs.word("axes") == "batch"; };
+      const auto is_batch = [](const Node& n) {
+        return is(n, Op::kMoments) && n.attrs.word("axes") == "batch";
+      };
       EXPECT_EQ(std::ranges::count_if(with.graph.nodes, is_batch), 1) << print_text(with.graph);
       const Id stats = with.graph.extra_outputs[0].value;
       EXPECT_EQ(with.graph[stats].shape, (Shape{2, 128}));

@@ -53,9 +53,8 @@ inline bool is_factor(const Graph& graph, const Node& param) {
   for (const Node& node : graph.nodes) {
     for (size_t slot = 1; slot < node.in.size(); ++slot) {
       if (node.in[slot] == kNone || &graph[node.in[slot]] != &param) continue;
-      const bool weight =
-          slot == (is(node, "normalize") ? 2 : 1) && node.op->name.find("norm") != std::string_view::npos;
-      if (is(node, "mul") || is(node, "div") || weight) return true;
+      const bool weight = slot == (is(node, Op::kNormalize) ? 2 : 1) && is(node, Family::kNorm);
+      if (is(node, Op::kMul) || is(node, Op::kDiv) || is(node, Op::kPrelu) || weight) return true;
     }
   }
   return false;
@@ -236,8 +235,26 @@ class PipelineMaker {
         [[fallthrough]];
       default:
         if (rng_.chance(0.05)) return "clamp nan 1";  // rare: it leaves nothing but NaN to compare
-        return rng_.pick<std::string>({"gelu", "gelu tanh", "tanh", "sigmoid", "relu", "leaky_relu 0.2",
-                                       "swish", "mish", "hardswish", "hardtanh -1 1", "clamp -1 inf", "exp"});
+        return rng_.pick<std::string>({"gelu",
+                                       "gelu tanh",
+                                       "tanh",
+                                       "sigmoid",
+                                       "relu",
+                                       "leaky_relu 0.2",
+                                       "swish",
+                                       "mish",
+                                       "hardswish",
+                                       "hardtanh -1 1",
+                                       "clamp -1 inf",
+                                       "exp",
+                                       "elu",
+                                       "elu 0.5",
+                                       "softplus",
+                                       "softplus beta=2 threshold=5",
+                                       "sin",
+                                       "abs",
+                                       "abs | add 0.5 | sqrt",
+                                       "prelu " + fresh("t")});
     }
   }
   std::string norm() {
@@ -283,7 +300,7 @@ inline std::string with_outputs(const Graph& graph, Random& rng) {
     if (rng.chance(0.2)) give(id);
     if (!rng.chance(0.3)) continue;
     Node moments;
-    moments.op = &operation("moments");
+    moments.op = &operation(Op::kMoments);
     moments.in = {id};
     moments.attrs.set("axes", std::string(rng.chance(0.7) ? "batch" : "instance"));
     give(more.add(std::move(moments)));

@@ -9,20 +9,17 @@
 
 namespace upweave {
 
-bool is(const Node& node, std::string_view op) { return node.op->name == op; }
+bool is(const Node& node, Op op) { return node.op->id == op; }
+bool is(const Node& node, Family family) { return node.op->family == family; }
 
-bool is_pool(const Node& node) {
-  return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
-}
-
-bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], "param"); }
+bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], Op::kParam); }
 
 std::vector<bool> weight_side(const Graph& graph) {
   std::vector<bool> result(graph.nodes.size());
   for (Id id = 0; id < graph.size(); ++id) {
     const Node& node = graph[id];
     result[id] =
-        is(node, "param") ||
+        is(node, Op::kParam) ||
         (!node.in.empty() && std::ranges::all_of(node.in, [&](Id in) { return in == kNone || result[in]; }));
   }
   return result;
@@ -74,7 +71,7 @@ Graph prune(Graph graph) {
 std::vector<std::string> parameter_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) names.push_back(node.name);
+    if (is(node, Op::kParam)) names.push_back(node.name);
   }
   return names;
 }
@@ -202,7 +199,7 @@ Graph infer(Graph graph, const Shapes& shapes) {
   Graph result = std::move(graph);
   for (const auto& [name, shape] : shapes) {
     const bool known = name == "input" || std::ranges::any_of(result.nodes, [&](const Node& node) {
-                         return is(node, "param") && node.name == name;
+                         return is(node, Op::kParam) && node.name == name;
                        });
     if (!known) {
       std::vector<std::string> names = parameter_names(result);
@@ -213,7 +210,7 @@ Graph infer(Graph graph, const Shapes& shapes) {
   }
   for (Id id = 0; id < result.size(); ++id) {
     Node& node = result[id];
-    if (is(node, "input")) {
+    if (is(node, Op::kInput)) {
       const auto it = shapes.find("input");
       if (it == shapes.end()) throw invalid("the shape of the input is missing");
       check_input(it->second);
@@ -223,7 +220,7 @@ Graph infer(Graph graph, const Shapes& shapes) {
     const std::vector<Id>& operands = node.in;
     node.of_parameters =
         std::ranges::all_of(operands, [&](Id in) { return in == kNone || result[in].of_parameters; });
-    if (is(node, "param")) {
+    if (is(node, Op::kParam)) {
       node.shape.clear();
       if (const auto it = shapes.find(node.name); it != shapes.end()) {
         node.shape = it->second.empty() ? Shape{1} : it->second;  // a 0-dim tensor is one value

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/op.h"
 
 namespace upweave {
 
@@ -79,8 +80,9 @@ struct Graph {
   }
 };
 
-bool is(const Node& node, std::string_view op);  // node.op->name == op
-bool is_pool(const Node& node);                  // avg_pool, max_pool or min_pool
+bool is(const Node& node, Op op);
+bool is(const Node& node, Family family);
+inline bool is_pool(const Node& node) { return is(node, Family::kPool); }
 bool is_param(const Graph& graph, Id id);
 // True if the value depends on parameters alone: it is computed when weights are packed.
 std::vector<bool> weight_side(const Graph& graph);

@@ -93,7 +93,7 @@ class Parser {
  public:
   Parser(std::string_view text, const Settings& settings) : text_(text), settings_(settings) {
     Node input;
-    input.op = &operation("input");
+    input.op = &operation(Op::kInput);
     input.name = "input";
     current_ = graph_.add(input);
     values_["input"] = current_;
@@ -211,7 +211,7 @@ class Parser {
     }
     if (it == values_.end()) {
       Node node;
-      node.op = &operation("param");
+      node.op = &operation(Op::kParam);
       node.name = name;
       it = values_.emplace(name, graph_.add(node)).first;
     }
@@ -233,7 +233,7 @@ class Parser {
 
   Id apply(const std::vector<Token>& words) {
     const Operation* op = find_operation(words[0].text);
-    if (!op || op->name == "input") {
+    if (!op || op->id == Op::kInput) {
       throw at(words[0].column, "no operation is called '{}'{}", words[0].text, nearest(words[0].text));
     }
     Node node;

@@ -11,7 +11,7 @@ std::string number(double v) { return fmt::format("{}", v); }
 
 std::string tensor_text(const Graph& graph, Id id, const std::vector<std::string>& labels) {
   const Node& node = graph[id];
-  if (!is(node, "param")) return "@" + labels[id];
+  if (!is(node, Op::kParam)) return "@" + labels[id];
   return node.attrs.has("kind") ? fmt::format("{}:{}", node.name, node.attrs.word("kind")) : node.name;
 }
 
@@ -77,7 +77,7 @@ std::vector<std::string> make_labels(const Graph& graph) {
   Id previous = 0;
   for (Id id = 1; id < graph.size(); ++id) {
     const Node& node = graph[id];
-    if (is(node, "param")) continue;
+    if (is(node, Op::kParam)) continue;
     if (node.in[0] != previous) need(node.in[0]);
     for (size_t slot = 1; slot < node.in.size(); ++slot) need(node.in[slot]);
     previous = id;
@@ -87,8 +87,8 @@ std::vector<std::string> make_labels(const Graph& graph) {
 }
 
 std::string any_stage(const Graph& graph, Id id, const std::vector<std::string>& labels) {
-  if (is(graph[id], "input")) return "@input";
-  if (is(graph[id], "param")) return "param " + tensor_text(graph, id, labels);
+  if (is(graph[id], Op::kInput)) return "@input";
+  if (is(graph[id], Op::kParam)) return "param " + tensor_text(graph, id, labels);
   return stage_text(graph, id, labels);
 }
 
@@ -115,7 +115,7 @@ std::string print_text(const Graph& graph) {
   Id previous = 0;
   for (Id id = 1; id < graph.size(); ++id) {
     const Node& node = graph[id];
-    if (is(node, "param")) continue;
+    if (is(node, Op::kParam)) continue;
     if (node.in[0] != previous) {
       stages.push_back(is_param(graph, node.in[0]) ? "param " + tensor_text(graph, node.in[0], labels)
                                                    : "@" + labels[node.in[0]]);

@@ -127,10 +127,4 @@ Shape operand_shape(const Graph& graph, const Node& node) {
   return broadcast_shape(operand, node.shape, "operand");
 }
 
-bool tiles_space(const Graph& graph, const Node& pool) {
-  const size_t spatial = spatial_rank(shape_of(graph, pool, 0));
-  return !pool.attrs.has("stride") ||
-         per_axis(pool, "stride", spatial, 1) == per_axis(pool, "window", spatial, 1);
-}
-
 }  // namespace upweave

@@ -19,7 +19,7 @@ std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
   for (Id id = 1; id < graph.size(); ++id) {
     Node& node = graph[id];
     if (whole.weights[static_cast<size_t>(id)]) continue;
-    const bool convolves = is(node, "conv_transpose") || is(node, "mean_conv");
+    const bool convolves = is(node, Family::kConvolution);
     for (size_t slot = 1; slot < node.in.size() && !convolves; ++slot) {
       const Id in = node.in[slot];
       if (in == kNone || !whole.weights[static_cast<size_t>(in)]) continue;

@@ -19,7 +19,7 @@ bool keeps_channels_apart(const Graph& graph, const Node& node) {
     case Reach::kWindow:
       return true;
     case Reach::kSpace:
-      return !(is(node, "moments") || is(node, "group_norm")) ||
+      return !(is(node, Op::kMoments) || is(node, Op::kGroupNorm)) ||
              norm_sets(node, graph[node.in[0]].shape).kind == NormSets::Kind::kInstance;
     default:
       return false;

@@ -10,9 +10,7 @@
 
 namespace upweave::cpu {
 
-std::optional<Fn> pointwise_fn(const Node& node);
-// The numbers of a unary function: slope; lo, hi.
-void pointwise_numbers(const Node& node, float* a, float* b);
+std::optional<Fn> pointwise_fn(const Node& node);  // if it has a vector form
 
 class TileBuilder {
  public:

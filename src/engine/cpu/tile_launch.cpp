@@ -361,7 +361,8 @@ class TileLaunch final : public Launch {
           return {buffer(mine, id), 0, slot(id).kind == Kind::kVector ? 1 : 0};
         };
         const int64_t n = slot(s.out).kind == Kind::kVector ? t.channels : 1;
-        return pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+        pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+        return;
       }
       case What::kPool: {
         const Extents in = grid_.box_at(t, slot(s.x).level).extent,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/operation.h"
+
 namespace upweave::cpu {
 namespace {
 
@@ -12,23 +14,12 @@ constexpr double kLaid = 12;       // the same of a convolution's input, with bo
 constexpr double kNorm = 16, kFold = 4, kPooled = 4, kMomented = 8;
 
 double cost_of(Fn fn) {
-  switch (fn) {
-    case Fn::kExp:
-    case Fn::kExpBelow:
-      return kExponential;
-    case Fn::kTanh:
-    case Fn::kSigmoid:
-    case Fn::kSwish:
-    case Fn::kMish:
-    case Fn::kGelu:
-    case Fn::kGeluTanh:
-      return kGelu;
-    case Fn::kDiv:
-    case Fn::kHardswish:
-      return kDivision;
-    default:
-      return kSimple;
-  }
+  if (fn == Fn::kCopy || fn == Fn::kSign) return kSimple;
+  if (fn == Fn::kExpBelow) return kExponential;
+  if (fn == Fn::kGeluTanh) return kGelu;
+  if (fn == Fn::kDiv) return kDivision;
+  const double ops = operation(static_cast<Op>(fn)).ops_per_element;
+  return ops < 5 ? kSimple : ops < 12 ? kDivision : ops < 15 ? kExponential : kGelu;
 }
 
 double cost_of(const Step& step) {

@@ -19,7 +19,7 @@ double plan_products(const FusedPlan& plan, const Options& options) {
   double sum = 0;
   for (const Pass& pass : plan.passes) {
     for (const Id id : pass.nodes) {
-      if (!is(plan.graph[id], "conv_transpose")) continue;
+      if (!is(plan.graph[id], Op::kConvTranspose)) continue;
       const bool strict = options.precision == Precision::kStrict;
       const bool wide = options.dtype == Dtype::kF32 || plan.graph[id].in[0] != 0;
       sum += flops(plan.graph, id) * (strict ? wide ? 3 : 2 : 1);

@@ -93,8 +93,7 @@ void apply_evaluate(const Node& node, Inputs in, Tensor& out) {
 
 std::vector<Operation> ops_softmax() {
   const Arg axes{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = {"channel", "space"}};
-  Operation softmax;
-  softmax.name = "softmax";
+  Operation softmax{.id = Op::kSoftmax, .family = Family::kSoftmax, .name = "softmax"};
   softmax.summary = "exp(x) / sum exp(x) over channels, or over all of space";
   softmax.example = "softmax space";
   softmax.args = {axes};
@@ -106,6 +105,7 @@ std::vector<Operation> ops_softmax() {
   softmax.range = [](const Node&) -> std::optional<Range> { return Range{0, 1}; };
 
   Operation stats_row = softmax;
+  stats_row.id = Op::kSoftmaxStats;
   stats_row.name = "softmax_stats";
   stats_row.summary = "maximum and sum of exp(x - maximum) of each set";
   stats_row.example = "softmax_stats space";
@@ -118,6 +118,7 @@ std::vector<Operation> ops_softmax() {
   stats_row.internal = true;
 
   Operation apply = softmax;
+  apply.id = Op::kSoftmaxApply;
   apply.name = "softmax_apply";
   apply.summary = "exp(x - maximum) / sum with given statistics";
   apply.example = "softmax_apply space @s";

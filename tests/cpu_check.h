@@ -14,7 +14,7 @@
 
 #include "base/dtype.h"
 #include "cpu_targets.h"
-#include "engine/cpu/portions.h"
+#include "engine/cpu/micro_batch.h"
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
 #include "engine/engine.h"

@@ -214,7 +214,7 @@ TEST(CpuEngine, Slices) {
 
 // Where values between passes take too much memory, a few samples are run at a time, and what a batch norm
 // cannot keep is computed again: with the bits that all samples at once would have given.
-TEST(CpuEngine, Portions) {
+TEST(CpuEngine, MicroBatches) {
   const char* head = "conv_transpose kernel 24 k3 s2 p1 | ";
   const char* tails[] = {"batch_norm weight bias | tanh | max_pool 2 | group_norm 8",
                          "batch_norm",
@@ -252,7 +252,7 @@ TEST(CpuEngine, Portions) {
       }
     }
   }
-  EXPECT_GE(kept, light ? 0 : 5);  // so that this is about portions, of both kinds
+  EXPECT_GE(kept, light ? 0 : 5);  // so that this is about micro-batches, of both kinds
   EXPECT_GE(again, 50);
 }
 
@@ -305,7 +305,7 @@ TEST(CpuEngine, DifferencesKeepNoRounding) {
   }
 }
 
-// Values and moments given out beside the result, of any pipeline, at once and in portions of the batch.
+// Values and moments given out beside the result, of any pipeline, at once and in micro-batches of the batch.
 TEST(CpuEngine, GivesOutMore) {
   const uint64_t first = fresh_seed();
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(effort()) / 4; ++seed) {

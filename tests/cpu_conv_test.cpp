@@ -108,7 +108,7 @@ Problem random_problem(Random& random, const ConvShape& shape, Dtype type) {
   return p;
 }
 
-// Lays out the input box and computes the output box; poisons everything that the kernel must not read or
+// Packs the input box and computes the output box; poisons everything that the kernel must not read or
 // keep.
 struct Result {
   Box box;

@@ -94,7 +94,7 @@ class ConvKernel {
 };
 
 // The best kernel that the machine has for values of `type`: float32; float16, which the caller converts when
-// it lays out the tile; or bfloat16, where input_type() of the result says which tile it wants. `cost`
+// it packs the tile; or bfloat16, where input_type() of the result says which tile it wants. `cost`
 // receives what all outputs of a sample should take, in multiply-adds of 16 floats.
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm,
                                              Precision precision = Precision::kStrict,

@@ -167,7 +167,7 @@ class CpuProgram final : public Program {
     scratch_ = 0;
     for (const auto& launch : schedule_.launches) {
       const int64_t bytes = launch->scratch_bytes(threads_);
-      // What a slice's convolution has laid out serves its sample's next block.
+      // What a slice's convolution has packed serves its sample's next block.
       scratch_ = sliced() ? checked_add(scratch_, bytes, "the workspace") : std::max(scratch_, bytes);
     }
   }

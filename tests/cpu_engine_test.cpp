@@ -162,7 +162,7 @@ TEST(CpuEngine, ManySmallTiles) {
   for (const int64_t bytes : {1000, 20000}) {
     SCOPED_TRACE(std::to_string(bytes) + " bytes of cache");
     cpu::set_cache_bytes_for_test(bytes);
-    cpu::set_near_bytes_for_test(bytes);
+    cpu::set_last_level_bytes_for_test(bytes);
     for (const Named& c : kFive) {
       for (const Dtype dtype : kTypes) check(c.text, {{"input", c.input}}, 10, dtype);
       check(c.text, {{"input", c.input}}, 11, Dtype::kF32, Values::kNormal, true, Algorithm::kAuto);
@@ -172,7 +172,7 @@ TEST(CpuEngine, ManySmallTiles) {
     for (uint64_t seed = 7000; seed < 7000 + static_cast<uint64_t>(effort()) / 6; ++seed) check_random(seed);
   }
   cpu::set_cache_bytes_for_test(0);
-  cpu::set_near_bytes_for_test(0);
+  cpu::set_last_level_bytes_for_test(0);
 }
 
 // Where a 16-bit output cannot hold what lies between passes, blocks of channels are run one after the other:
@@ -199,13 +199,13 @@ TEST(CpuEngine, Slices) {
         const Data data = make_data(text, {{"input", {2, 24, 2, 12, 12}}}, dtype, rng, Values::kNormal);
         const std::vector<char> whole = run_cpu(data, dtype, 2, algorithm);
         if (direct) compare(data, whole, dtype);
-        cpu::set_near_bytes_for_test(160000);
+        cpu::set_last_level_bytes_for_test(160000);
         for (const int threads : {1, 2}) {
           std::vector<std::string> notes;
           EXPECT_EQ(run_cpu(data, dtype, threads, algorithm, true, &notes), whole) << threads << " threads";
           sliced += notes.front().find("at a time") != std::string::npos;
         }
-        cpu::set_near_bytes_for_test(0);
+        cpu::set_last_level_bytes_for_test(0);
       }
     }
   }

@@ -172,11 +172,11 @@ class CpuProgram final : public Program {
     }
   }
 
-  // The largest slices that stay near, where the output cannot hold what lies between passes. Float32's can,
-  // and a trip to memory costs less there than narrower convolutions.
+  // The largest slices that stay in the last-level cache, where the output cannot hold what lies between
+  // passes. Float32's can, and a trip to memory costs less there than narrower convolutions.
   bool take_slices(const Options& options) {
     const Shape& out = plan_->graph[plan_->graph.output].shape;
-    if (dtype_ == Dtype::kF32 || count(out) * 4 <= near_bytes()) return false;
+    if (dtype_ == Dtype::kF32 || count(out) * 4 <= last_level_bytes()) return false;
     for (int64_t blocks = 1; blocks <= std::min(out[1], kMaxBlocks); ++blocks) {
       if (out[1] % blocks != 0 || (blocks > 1 && out[1] / blocks % kLane != 0)) continue;
       std::optional<Slices> slices = cut_slices(*plan_, blocks);
@@ -185,8 +185,9 @@ class CpuProgram final : public Program {
       blocks_ = slices->blocks;
       take(make_schedule(slices->plan, options, blocks));
       part_ = slices->plan.graph;
-      if (values_bytes() < near_bytes() / 20) break;  // too little work for all threads
-      if (values_bytes() <= near_bytes() && values_bytes() + scratch_ <= scratch_limit(threads_)) return true;
+      if (values_bytes() < last_level_bytes() / 20) break;  // too little work for all threads
+      if (values_bytes() <= last_level_bytes() && values_bytes() + scratch_ <= scratch_limit(threads_))
+        return true;
     }
     samples_ = 1;
     blocks_ = 0;

@@ -74,9 +74,9 @@ class ConvKernel {
   virtual int64_t channels_in() const = 0;
   virtual int64_t channels_out() const = 0;
 
-  // Output boxes that begin at multiples of the granule, and end at them or at the tensor's end, waste
+  // Output boxes that begin at multiples of the tile quantum, and end at them or at the tensor's end, waste
   // nothing.
-  virtual Extents granule() const = 0;
+  virtual Extents tile_quantum() const = 0;
   // The input positions that compute() reads for a box of outputs. Never empty.
   virtual Box input_box(const Box& output) const = 0;
 
@@ -100,8 +100,8 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
                                              Precision precision = Precision::kStrict,
                                              double* cost = nullptr);
 
-// Extents of the output boxes that suit a kernel: whole granules and windows, grown along width, then height,
-// then depth, as long as a box's outputs take no more than `bytes`.
+// Extents of the output boxes that suit a kernel: whole tile quanta and windows, grown along width, then
+// height, then depth, as long as a box's outputs take no more than `bytes`.
 Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes);
 
 // The algorithms themselves, for tests and benchmarks. Those that do not serve a shape or a machine throw

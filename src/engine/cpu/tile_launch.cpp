@@ -180,8 +180,8 @@ class TileLaunch final : public Launch {
   int64_t packed_input_bytes(int threads) const {
     if (!p_.conv) return 0;
     const Wave w = wave(threads);
-    // Where a box begins matters modulo the granule; the last one may be smaller, never larger.
-    const int64_t starts = std::max<int64_t>(1, p_.conv->kernel->granule()[outer_axis()]);
+    // Where a box begins matters modulo the tile quantum; the last one may be smaller, never larger.
+    const int64_t starts = std::max<int64_t>(1, p_.conv->kernel->tile_quantum()[outer_axis()]);
     int64_t largest = 0;
     for (int64_t r = 0, i = 0; r < grid_.count[outer_axis()] && i < starts; r += w.rows, ++i)
       largest = std::max(largest, packed_input_size(rows_input(r, w.rows)));

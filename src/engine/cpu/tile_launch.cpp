@@ -235,8 +235,8 @@ class TileLaunch final : public Launch {
   // A slot's values in this tile, channels last: in a buffer, or in their place among the tiles that are
   // kept.
   float* value(const Bases& bases, const Tile& t, char* mine, int s) const {
-    const Memory& lent = slot(s).lent;
-    return lent.exists() ? reinterpret_cast<float*>(lent.write(bases)) + kept_at(t) : buffer(mine, s);
+    const Memory& alias = slot(s).alias;
+    return alias.exists() ? reinterpret_cast<float*>(alias.write(bases)) + kept_at(t) : buffer(mine, s);
   }
 
   void run_tile(const Bases& bases, const Tile& t, double* partials, char* mine) const {
@@ -315,8 +315,8 @@ class TileLaunch final : public Launch {
           if (slot(s.out).kind == Kind::kLine && r > 0) continue;
           auto view = [&](int id) -> View {
             if (id < 0) return {&s.a, 0, 0};
-            if (const Memory& lent = slot(id).lent; lent.exists()) {
-              return {reinterpret_cast<const float*>(lent.read(bases)) + lent_at(t, r) + c, 0, 1};
+            if (const Memory& alias = slot(id).alias; alias.exists()) {
+              return {reinterpret_cast<const float*>(alias.read(bases)) + alias_at(t, r) + c, 0, 1};
             }
             const float* p = buffer(mine, id);
             switch (slot(id).kind) {
@@ -331,8 +331,9 @@ class TileLaunch final : public Launch {
             }
           };
           const Slot& to = slot(s.out);
-          float* out = to.lent.exists() ? reinterpret_cast<float*>(to.lent.write(bases)) + lent_at(t, r) + c
-                                        : buffer(mine, s.out) + (to.kind == Kind::kLine ? c : r * ld + c);
+          float* out = to.alias.exists()
+                           ? reinterpret_cast<float*>(to.alias.write(bases)) + alias_at(t, r) + c
+                           : buffer(mine, s.out) + (to.kind == Kind::kLine ? c : r * ld + c);
           if (s.what == Step::What::kPointwise) {
             pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
           } else if (s.what == Step::What::kScale) {
@@ -442,7 +443,7 @@ class TileLaunch final : public Launch {
   }
 
   // Where row `r` of a tile, channels first, begins in memory.
-  int64_t lent_at(const Tile& t, int64_t r) const {
+  int64_t alias_at(const Tile& t, int64_t r) const {
     return (t.n * p_.dims.c + t.c0 + r) * p_.dims.voxels() + t.first;
   }
 

@@ -96,8 +96,8 @@ Work tile_work(const TileProgram& p, const TileGrid& grid, int64_t cache_bytes) 
       work.bytes += static_cast<double>(step.memory.dims.count() * step.memory.element_bytes());
   }
   for (const Slot& slot : p.slots) {  // used where they lie
-    if (slot.lent.exists())
-      work.bytes += static_cast<double>(slot.lent.dims.count() * slot.lent.element_bytes());
+    if (slot.alias.exists())
+      work.bytes += static_cast<double>(slot.alias.dims.count() * slot.alias.element_bytes());
   }
   if (!p.conv) return work;
   const ConvStage& conv = *p.conv;

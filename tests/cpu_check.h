@@ -15,7 +15,7 @@
 #include "api/road.h"
 #include "base/dtype.h"
 #include "cpu_targets.h"
-#include "engine/cpu/portions.h"
+#include "engine/cpu/micro_batch.h"
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
 #include "engine/reference/verify.h"

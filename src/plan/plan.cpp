@@ -307,7 +307,7 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
   }
   places[graph.output].kind = Place::Kind::kOutput;
   for (const Output& output : graph.extra_outputs) places[output.value].kind = Place::Kind::kExtraOutput;
-  bool output_lent = dtype != Dtype::kF32;
+  bool output_aliased = dtype != Dtype::kF32;
   auto reserve = [&](Id id, int64_t element) {
     if (places[id].kind != Place::Kind::kNowhere) return;
     places[id] = {Place::Kind::kWorkspace, plan.workspace_bytes};
@@ -319,10 +319,10 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
     for (const Id id : pass.writes) {
       if (is_output(graph, id)) continue;
       const Pass& last = plan.passes.back();
-      if (!output_lent && output_can_hold(plan, id) &&
+      if (!output_aliased && output_can_hold(plan, id) &&
           std::ranges::find(last.reads, id) != last.reads.end()) {
         places[id].kind = Place::Kind::kOutput;
-        output_lent = true;
+        output_aliased = true;
       } else {
         reserve(id, 4);
       }

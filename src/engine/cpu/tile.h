@@ -29,7 +29,7 @@ struct Slot {
   Kind kind = Kind::kFull;
   int level = 0;
   int buffer = -1;
-  Memory lent;  // used where it lies: float32 rows of whole vectors, or a tile that was kept
+  Memory alias;  // used where it lies: float32 rows of whole vectors, or a tile that was kept
 };
 
 struct Step {

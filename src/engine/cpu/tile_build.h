@@ -61,7 +61,7 @@ class TileBuilder {
   // Whether a channels-last tile may hold all of these axes; if so, it will.
   bool keep_whole(size_t first, size_t last);
   bool affine(Id id, int x, size_t weight, int out);
-  void lend();
+  void alias_memory();
   void assign_buffers();
 
   const Graph& graph_;

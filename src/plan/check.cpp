@@ -94,7 +94,7 @@ class PlanChecker {
 
   void check_node(const Pass& pass, Id id, std::vector<Id>& reads) {
     if (plan_.weights[id]) throw broken("pass {} computes {}, which is packed", number_, name_of(id));
-    if (is(graph_[id], "conv_transpose") && id != pass.conv)
+    if (is(graph_[id], Op::kConvTranspose) && id != pass.conv)
       throw broken("pass {} has a second convolution, {}", number_, name_of(id));
     for (const Id in : graph_[id].in) {
       if (in == kNone || plan_.weights[in]) continue;

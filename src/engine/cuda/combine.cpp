@@ -7,7 +7,10 @@ namespace upweave::cuda {
 
 // Partials are [tile and part of it][column][count or largest, mean, rest]. Which of them belong to a set:
 // all tiles for a channel of the batch, a sample's tiles otherwise. Float64, in a fixed order.
-void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
+std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
+  const Fusion& f = k.fusion;
+  const ConvTiles& t = k.tiles;
+  std::vector<Launch> launches;
   const int64_t columns = int64_t{t.n} * t.column_blocks, all_tiles = t.partials(),
                 tiles_per_sample = all_tiles / t.batch;
   for (const Id id : f.nodes) {
@@ -50,10 +53,10 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
       text =
           (node.in[0] == f.conv
                ? fmt::format(
-                     "const Scale& sx = *(const Scale*)(a.ws + G{0}::kScale), &sw = *(const Scale*)(a.packed "
-                     "+ G{0}::kWeightScale); "
+                     "const Scale& sx = *(const Scale*)(a.ws + {0}::kScale), &sw = *(const Scale*)(a.packed "
+                     "+ {0}::kWeightScale); "
                      "const double down = sx.other_path | sw.other_path ? 1. : (double)sx.down * sw.down; ",
-                     l.convs - 1)
+                     k.name())
                : "const double down = 1.; ") +
           text;
     } else if (is(node, "softmax_stats")) {
@@ -72,8 +75,10 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
           "store<{}>({}, blockIdx.x, (float)(s{}));",
           kind, type, out, is(node, "mean") ? fmt::format(" / {}.", voxels) : "");
     }
-    l.kernel(fmt::format("combine_{}_{}", id, l.convs), part + text, sets, tiles * each > 1024 ? 512 : 128);
+    launches.push_back(l.kernel(fmt::format("combine_{}_{}", id, k.index + 1), part + text, sets,
+                                tiles * each > 1024 ? 512 : 128));
   }
+  return launches;
 }
 
 }  // namespace upweave::cuda

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "base/dtype.h"
+#include "engine/cuda/co_schedule.h"
 #include "engine/cuda/conv_text.h"
-#include "engine/cuda/relay.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
@@ -94,11 +94,8 @@ Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
 
 // The pre-pass of the input, launched by every run, and the packing of the kernel.
 void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int index, Id x, Id kernel) {
-  auto kernel_of = [&](std::vector<Launch>& list, const char* name, int64_t blocks, unsigned block,
-                       const std::string& body) {
-    const std::string full = fmt::format("{}_{}", name, index);
-    l.write_kernel(full, block, 1, body);
-    list.push_back({full, {static_cast<unsigned>(blocks), 1}, block, 0});
+  auto kernel_of = [&](const char* name, int64_t blocks, unsigned block, const std::string& body) {
+    return l.kernel(fmt::format("{}_{}", name, index), body, blocks, block, 1);
   };
   const std::string value = input_value(l, x, t.by_line ? Mapped::kInput : Mapped::kNo),
                     weight = input_value(l, kernel, t.by_line ? Mapped::kKernel : Mapped::kNo);
@@ -108,23 +105,27 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
   auto convert_rows = [&](bool first) {
     return fmt::format("convert_rows<{}, {}>(a, {}, {});", g, chunks_of_warp, value, first);
   };
-  kernel_of(l.out.run, "convert", blocks, 256, convert_rows(true));
-  kernel_of(
-      l.out.run, "choose", 1, 1024,
+  Launch convert = kernel_of("convert", blocks, 256, convert_rows(true));
+  convert.work = convert_work(l, x, t);
+  l.run(std::move(convert));
+  l.run(kernel_of(
+      "choose", 1, 1024,
       fmt::format("choose_scale((const uint2*)(a.ws + {0}::kExtremes), {1}, (Scale*)(a.ws + {0}::kScale), "
                   "{0}::kGuess, true, {0}::kLo);",
-                  g, blocks));
-  kernel_of(l.out.run, "rescale", std::min(few, blocks), 256, convert_rows(false));
+                  g, blocks)));
+  l.run(kernel_of("rescale", std::min(few, blocks), 256, convert_rows(false)));
   const int64_t columns = weight_columns(t);
   const int64_t chunks = static_cast<int64_t>(t.steps.size()) * t.column_blocks * t.n * (t.ck / 8);
-  kernel_of(l.out.pack, "weight_extremes", (columns + 255) / 256, 256,
-            fmt::format("weight_extremes<{}>(a, {});", g, weight));
-  kernel_of(l.out.pack, "weight_choose", 1, 1024,
-            fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
-                        "(Scale*)(a.packed + {0}::kWeightScale), 0, false, {2});",
-                        g, columns, t.one_scale() ? 0 : 11));
-  kernel_of(l.out.pack, "pack", (chunks + 255) / 256, 256,
-            fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_stream, {1});", g, weight));
+  l.out.pack.push_back(kernel_of("weight_extremes", (columns + 255) / 256, 256,
+                                 fmt::format("weight_extremes<{}>(a, {});", g, weight)));
+  l.out.pack.push_back(
+      kernel_of("weight_choose", 1, 1024,
+                fmt::format("choose_scale((const uint2*)(a.packed + {0}::kWeightExtremes), {1}, "
+                            "(Scale*)(a.packed + {0}::kWeightScale), 0, false, {2});",
+                            g, columns, t.one_scale() ? 0 : 11)));
+  l.out.pack.push_back(
+      kernel_of("pack", (chunks + 255) / 256, 256,
+                fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_stream, {1});", g, weight)));
 }
 
 // What a tiling must respect whatever joins the convolution.
@@ -259,67 +260,88 @@ void keep_stores(Lowering& l, const Fusion& fusion, ConvTiles& tiles, const std:
   }
 }
 
-// The kernel, and the one that does the same in float32 where fp16 cannot hold the data.
-void write_conv(Lowering& l, const Fusion& fusion, const ConvTiles& tiles, const EpilogueText& e,
-                const Prepared& p, int index) {
-  const std::string g = fmt::format("G{}", index);
-  auto emit = [&](const char* name, int resident, const std::string& text, int blocks, int block, int shared,
-                  const char* parameters = "", const char* begin = "await_previous();",
-                  std::vector<TensorView> views = {}) {
-    const std::string full = fmt::format("{}_{}", name, index);
-    const auto threads = static_cast<unsigned>(block);
-    l.write_kernel(full, threads, static_cast<unsigned>(resident), text, parameters, begin);
-    l.out.run.push_back({full,
-                         {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles.column_blocks)},
-                         threads,
-                         static_cast<unsigned>(shared),
-                         std::move(views)});
-  };
-  const int threads = tiles.warpgroups * 128, loader = tiles.by_line || tiles.swept ? 128 : 0;
-  int blocks = tiles.by_line   ? tiles.launched
-               : tiles.joins() ? tiles.whole + tiles.split_units() * tiles.join[0]
-                               : tiles.tiles;
-  if (tiles.held) {
-    blocks = 0;
-    for (const Owner& o : tiles.owners) blocks += o.blocks;
-  }
-  if (l.relay)  // whose launches will stand there
-    l.out.run.push_back({fmt::format("conv_{}", index)});
-  else
-    emit("conv", tiles.resident, conv_text(l, fusion, tiles, e, g, false), blocks, threads + loader,
-         tiles.shared_bytes(),
-         tiles.swept     ? ", const __grid_constant__ Maps maps"
-         : tiles.by_line ? ", const __grid_constant__ LegTurns leg"
-                         : "",
-         tiles.legs.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }"
-                               : "await_previous();",
-         tiles.swept ? sweep_views(tiles, p) : std::vector<TensorView>{});
-  for (size_t leg = 0; leg < tiles.legs.size(); ++leg) {
-    if (leg > 0) l.out.run.push_back(l.out.run.back());
-    l.out.run.back().numbers = leg_numbers(tiles, leg);
-  }
-  if (!tiles.by_line && !tiles.swept) blocks = std::min(l.chip.multiprocessors * 2, tiles.tiles);
-  ConvTiles plain = tiles;  // float32 products have no copy engine at hand
-  plain.staging = 0;
-  emit("conv_fma", 1,
-       conv_text(l, fusion, plain, tiles.staging > 0 ? epilogue(l, fusion, plain) : e, g, true), blocks,
-       threads, std::max(threads / 32 * tiles.n * 12, tiles.joined_bytes()));
-  if (!e.join.empty()) {
-    emit("join", 0,
-         fmt::format("  typedef {} G;\n  if (((const Scale*)(a.ws + G::kScale))->other_path | ((const "
-                     "Scale*)(a.packed + G::kWeightScale))->other_path) return;\n{}",
-                     g, e.join),
-         tiles.split_units(), threads, 0);
-  }
+// A kernel of convolution `k`, and its launch.
+struct ConvLaunch {
+  const char* name;
+  int resident, blocks, block, shared;
+  const char *parameters = "", *begin = "await_previous();";
+};
+Launch conv_launch(Lowering& l, const ConvKernel& k, const ConvLaunch& c, const std::string& text) {
+  const std::string full = fmt::format("{}_{}", c.name, k.index);
+  const auto threads = static_cast<unsigned>(c.block);
+  l.write_kernel(full, threads, static_cast<unsigned>(c.resident), text, c.parameters, c.begin);
+  return {full,
+          {static_cast<unsigned>(c.blocks), static_cast<unsigned>(k.tiles.column_blocks)},
+          threads,
+          static_cast<unsigned>(c.shared)};
 }
 
-std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& tiles, int index) {
+int blocks_of(const ConvTiles& t) {
+  if (t.held) {
+    int blocks = 0;
+    for (const Owner& o : t.owners) blocks += o.blocks;
+    return blocks;
+  }
+  return t.by_line ? t.launched : t.joins() ? t.whole + t.split_units() * t.join[0] : t.tiles;
+}
+
+// The convolution on tensor cores.
+std::vector<Launch> tensor_launches(Lowering& l, const ConvKernel& k) {
+  const ConvTiles& t = k.tiles;
+  const int loader = t.by_line || t.swept ? 128 : 0;
+  Launch launch = conv_launch(
+      l, k,
+      {"conv", t.resident, blocks_of(t), t.warpgroups * 128 + loader, t.shared_bytes(),
+       t.swept     ? ", const __grid_constant__ Maps maps"
+       : t.by_line ? ", const __grid_constant__ LegTurns leg"
+                   : "",
+       t.legs.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }" : "await_previous();"},
+      conv_text(l, k.fusion, t, k.text, k.name(), false));
+  if (t.swept) launch.views = sweep_views(t, k.prepared);
+  const Work work = conv_work(l, k.fusion, t);
+  if (!t.by_line) {
+    launch.work = work;
+    return {launch};
+  }
+  std::vector<Launch> launches;
+  for (size_t leg = 0; leg < t.legs.size(); ++leg) {
+    launches.push_back(launch);
+    launches.back().numbers = leg_numbers(t, leg);
+    launches.back().work.add(work, static_cast<double>(t.legs[leg].end - t.legs[leg].first) / t.tiles);
+  }
+  return launches;
+}
+
+// The same in float32, where fp16 cannot hold the data.
+Launch fma_launch(Lowering& l, const ConvKernel& k) {
+  const ConvTiles& t = k.tiles;
+  const int threads = t.warpgroups * 128;
+  ConvTiles plain = t;  // float32 products have no copy engine at hand
+  plain.staging = 0;
+  return conv_launch(
+      l, k,
+      {"conv_fma", 1, t.by_line || t.swept ? blocks_of(t) : std::min(l.chip.multiprocessors * 2, t.tiles),
+       threads, std::max(threads / 32 * t.n * 12, t.joined_bytes())},
+      conv_text(l, k.fusion, plain, t.staging > 0 ? epilogue(l, k.fusion, plain) : k.text, k.name(), true));
+}
+
+// Whole lines: windows whose tiles left parts of them.
+Launch join_launch(Lowering& l, const ConvKernel& k) {
+  return conv_launch(
+      l, k, {"join", 0, k.tiles.split_units(), k.tiles.warpgroups * 128, 0},
+      fmt::format("  typedef {} G;\n  if (((const Scale*)(a.ws + G::kScale))->other_path | ((const "
+                  "Scale*)(a.packed + G::kWeightScale))->other_path) return;\n{}",
+                  k.name(), k.text.join));
+}
+
+std::string conv_note(const Lowering& l, const ConvKernel& k) {
+  const ConvTiles& tiles = k.tiles;
   std::vector<std::string> names;
-  for (const Id id : fusion.nodes) names.emplace_back(l.graph[id].op->name);
+  for (const Id id : k.fusion.nodes) names.emplace_back(l.graph[id].op->name);
   return fmt::format(
       "kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared memory, {} "
       "tiles, {:.0f}% of rows useful{}",
-      index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
+      k.index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
       1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
       tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
       tiles.swept     ? ", weights stay, planes go through a ring"
@@ -329,52 +351,67 @@ std::string conv_note(const Lowering& l, const Fusion& fusion, const ConvTiles& 
                       : "");
 }
 
-}  // namespace
-
-bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& why) {
-  if (l.chip.major < 8) return why = "the chip is older than sm_80", false;
-  if (l.graph[pass.conv].in[2] != kNone) return why = "the convolution still has its bias", false;
-  ConvTiles tiles;
-  Fusion fusion;
-  if (!choose_tiles(l, pass, fusion, tiles, why)) return false;
-  done.resize(l.graph.nodes.size(), false);  // a pool may be two now
-  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
-    return why = "its taps overflow the constant tables", false;
-  lower_head(l, pass, done);
-  const bool ends_relay = l.relay != nullptr;
-  if (!ends_relay) l.relay = make_relay(l, pass, fusion, tiles);
-  if (ends_relay && tiles.abreast) go_abreast(tiles, second_shares(*l.relay));
-
+// Gives the convolution's values their places, and writes down what its kernels are made of: constants,
+// products, the kernels that prepare its operands unless an earlier pass has, and the epilogue.
+ConvKernel prepare_kernel(Lowering& l, const Pass& pass, Fusion fusion, ConvTiles tiles) {
+  ConvKernel k{std::move(fusion), std::move(tiles), {}, {}, l.convs++};
   const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
-  const int index = l.convs++;
-  const std::string g = fmt::format("G{}", index);
-  keep_stores(l, fusion, tiles, g);
-  const Prepared p = prepare(l, tiles, x, kernel);
-  l.kernels += geometry_text(g, tiles, p) + products_text(g, tiles);
-  for (const Id id : fusion.stores) {  // named by inlined values, even if no kernel calls them
+  const std::string g = k.name();
+  keep_stores(l, k.fusion, k.tiles, g);
+  k.prepared = prepare(l, k.tiles, x, kernel);
+  l.kernels += geometry_text(g, k.tiles, k.prepared) + products_text(g, k.tiles);
+  for (const Id id : k.fusion.stores) {  // named by inlined values, even if no kernel calls them
     if (l.source.places[id].divided.empty()) continue;
     l.kernels += fmt::format(
         "DEVICE float v{}(const Args& a, const At& i) {{ return load<float>(divided_at<{}>(a, i.x[0], i.x[1] "
         "/ 16, i.x[2]), i.x[3] * 16 + i.x[1] % 16); }}\n",
         id, g);
   }
-  if (p.fresh) convert_and_pack(l, tiles, g, index, x, kernel);
-  const EpilogueText e = epilogue(l, fusion, tiles);
-  write_conv(l, fusion, tiles, e, p, index);
-  note_conv_work(l, fusion, tiles);
-  combine_reductions(l, fusion, tiles);
-  for (const Id id : fusion.nodes) done[id] = true;
-  l.out.notes.push_back(conv_note(l, fusion, tiles, index));
-  if (ends_relay) {
-    write_relay(l, fusion, tiles, e, p, index);
-    l.relay = nullptr;
-  } else if (l.relay) {
-    l.relay->fusion = fusion;
-    l.relay->tiles = tiles;
-    l.relay->text = e;
-    l.relay->prepared = p;
+  if (k.prepared.fresh) convert_and_pack(l, k.tiles, g, k.index, x, kernel);
+  k.text = epilogue(l, k.fusion, k.tiles);
+  return k;
+}
+
+void finish(Lowering& l, const ConvKernel& k, std::vector<bool>& done) {
+  for (const Id id : k.fusion.nodes) done[id] = true;
+  l.out.notes.push_back(conv_note(l, k));
+}
+
+}  // namespace
+
+size_t lower_conv(Lowering& l, size_t p, std::vector<bool>& done, std::string& why) {
+  Pass& pass = l.passes[p];
+  if (l.chip.major < 8) return why = "the chip is older than sm_80", 0;
+  if (l.graph[pass.conv].in[2] != kNone) return why = "the convolution still has its bias", 0;
+  ConvTiles tiles;
+  Fusion fusion;
+  if (!choose_tiles(l, pass, fusion, tiles, why)) return 0;
+  done.resize(l.graph.nodes.size(), false);  // a pool may be two now
+  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
+    return why = "its taps overflow the constant tables", 0;
+  lower_head(l, pass, done);
+  std::optional<CoSchedule> both = co_schedule(l, p, fusion, tiles);
+  const ConvKernel k = prepare_kernel(l, pass, std::move(fusion), std::move(tiles));
+  if (!both) {
+    for (Launch& launch : tensor_launches(l, k)) l.run(std::move(launch));
+    l.run(fma_launch(l, k));
+    if (!k.text.join.empty()) l.run(join_launch(l, k));
+    for (Launch& launch : combine_reductions(l, k)) l.run(std::move(launch));
+    finish(l, k, done);
+    return 1;
   }
-  return true;
+  l.run(fma_launch(l, k));
+  const std::vector<Launch> combine = combine_reductions(l, k);
+  finish(l, k, done);
+  lower_head(l, l.passes[p + 1], done);
+  const ConvKernel second =
+      prepare_kernel(l, l.passes[p + 1], std::move(both->fusion), std::move(both->tiles));
+  Launch last = fma_launch(l, second);
+  finish(l, second, done);
+  for (Launch& launch : co_scheduled_launches(l, k, second, both->launches, combine))
+    l.run(std::move(launch));
+  l.run(std::move(last));
+  return 2;
 }
 
 // Reductions over `axes`, and those that join values two by two.

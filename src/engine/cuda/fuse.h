@@ -46,7 +46,18 @@ EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
 // The tiling that takes along as much of the pass as fits, and what that is.
 bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why);
 
-// Kernels that combine the partial results of reductions; after the convolution's own.
-void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t);
+// A convolution whose constants, products and operands are written down: all that its kernel is made of.
+struct ConvKernel {
+  Fusion fusion;
+  ConvTiles tiles;
+  Prepared prepared;
+  EpilogueText text;
+  int index = 0;  // of conv_0, conv_fma_0, ...
+
+  std::string name() const { return fmt::format("G{}", index); }  // of the tiles' constants
+};
+
+// Kernels that combine the partial results of reductions, to be launched after the convolution's own.
+std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k);
 
 }  // namespace upweave::cuda

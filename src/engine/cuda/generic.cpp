@@ -238,9 +238,9 @@ void mean_conv(Lowering& l, Id id) {
       "i.x[3] = lo[3] + (int)(k % size[3]); i.x[2] = lo[2] + (int)(k / size[3]); return {1}; }}); "
       "if (threadIdx.x == 0) ((double*)(a.ws + {2}ll))[blockIdx.x] = s;",
       in[1], l.source.operand(node.in[0], in, "i"), at);
-  l.kernel(fmt::format("box_sums_{}", id), text, sums, kBlock);
+  const LaunchId boxes = l.run(l.kernel(fmt::format("box_sums_{}", id), text, sums, kBlock));
   Shape flat_kernel = {kernel[0], kernel[1], tap_count};
-  l.kernel(
+  const LaunchId products = l.run(l.kernel(
       fmt::format("mean_conv_{}", id),
       fmt::format(
           "const int co = blockIdx.x % {0}, n0 = blockIdx.x / {0}, first = co / {1} * {2}; const double s = "
@@ -250,7 +250,8 @@ void mean_conv(Lowering& l, Id id) {
           "+ k % {3}]; }}); if (threadIdx.x == 0) store<{8}>({9}, blockIdx.x, (float)(s / {10}.));",
           per_out * groups, per_out, per_in, tap_count, l.source.type(node.in[1]),
           l.source.address(node.in[1]), at, in[1], l.source.type(id), l.source.address(id), count(extent)),
-      in[0] * per_out * groups, kBlock);
+      in[0] * per_out * groups, kBlock));
+  note_mean_conv_work(l, id, boxes, products);
 }
 
 bool over_channel_axis(const Node& node) {
@@ -287,40 +288,44 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   const int64_t elements = count(node.shape);
   if (computable(node)) {
     const int64_t blocks = std::min<int64_t>(blocks_for(elements), 1 << 20);
-    l.kernel(name,
-             fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id),
-                         dims(node.shape), l.source.address(id), l.source.compute(id)),
-             blocks, kBlock, packing);
-    if (!packing) note_work(l, id);
+    Launch launch =
+        l.kernel(name,
+                 fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id),
+                             dims(node.shape), l.source.address(id), l.source.compute(id)),
+                 blocks, kBlock);
+    if (packing)
+      l.out.pack.push_back(std::move(launch));
+    else
+      note_work(l, id, l.run(std::move(launch)));
     return;
   }
   if (packing)
     throw fail(Status::kUnsupported, "the CUDA engine cannot compute {} from parameters alone",
                node.op->name);
+  if (is(node, "mean_conv")) return mean_conv(l, id);
   const Shape& in = l.graph[node.in[0]].shape;
+  Launch launch;
   if (is(node, "conv_transpose")) {
-    l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
-  } else if (is(node, "mean_conv")) {
-    mean_conv(l, id);
+    launch = l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
   } else if (is(node, "moments") || (is(node, "softmax_stats") && !over_channel_axis(node))) {
-    l.kernel(name, statistics(l, id), node.shape[1], 1024);
+    launch = l.kernel(name, statistics(l, id), node.shape[1], 1024);
   } else if (over_channel_axis(node) && !is(node, "softmax_stats")) {
     const int64_t voxels = voxels_of(in);
     const bool few = sums_channels(node) && voxels < kFewVoxels;
-    l.kernel(name, over_channels(l, id), few ? (voxels + 31) / 32 : blocks_for(voxels), kBlock);
+    launch = l.kernel(name, over_channels(l, id), few ? (voxels + 31) / 32 : blocks_for(voxels), kBlock);
   } else if (is(node, "layer_norm") || is(node, "rms_norm")) {
     const NormSets sets = norm_sets(node, in);
-    l.kernel(name, over_last(l, id), sets.sets,
-             static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
+    launch = l.kernel(name, over_last(l, id), sets.sets,
+                      static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
   } else if (is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") ||
              is(node, "logsumexp")) {
     const int64_t length = count(in) / std::max<int64_t>(1, elements);
-    l.kernel(name, reduction(l, id), elements,
-             static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));
+    launch = l.kernel(name, reduction(l, id), elements,
+                      static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));
   } else {
     throw fail(Status::kUnsupported, "the CUDA engine has no kernel for {}", node.op->name);
   }
-  note_work(l, id);
+  note_work(l, id, l.run(std::move(launch)));
 }
 
 }  // namespace upweave::cuda

@@ -115,13 +115,49 @@ void Lowering::write_kernel(const std::string& name, unsigned block, unsigned re
                   block, resident ? fmt::format(", {}", resident) : "", name, parameters, begin, body);
 }
 
-void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
-                      bool packing, unsigned resident) {
+Launch Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
+                        unsigned resident) {
   if (blocks > INT32_MAX)
     throw fail(Status::kUnsupported, "{} needs {} blocks, more than a launch can have", name, blocks);
   write_kernel(name, block, resident, body);
-  (packing ? out.pack : out.run).push_back({name, {static_cast<unsigned>(blocks), 1}, block, 0});
+  return {name, {static_cast<unsigned>(blocks), 1}, block};
 }
+
+LaunchId Lowering::run(Launch launch) {
+  out.run.push_back(std::move(launch));
+  return out.run.size() - 1;
+}
+
+namespace {
+
+// What of a pass no convolution's kernel has taken along: kernels of its own, or computed where it is read.
+void lower_rest(Lowering& l, const Pass& pass, std::vector<bool>& done) {
+  // Statistics are given out as they lie.
+  auto copies_statistics = [&](Id id) {
+    const Node& node = l.graph[id];
+    return is_statistics(node) && is(node, "mul") &&
+           l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
+  };
+  for (const Id id : pass.nodes) {
+    if (done[id] || l.stored(id)) continue;
+    if (const Id norm = lower_norm(l, id); norm != kNone) {
+      done[id] = done[norm] = true;
+      continue;
+    }
+    if (copies_statistics(id)) {
+      l.source.places[id] = l.source.places[l.graph[id].in[0]];
+      continue;
+    }
+    const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
+    if (wanted || must_store(l, id)) {
+      lower_alone(l, id);
+    } else {
+      l.source.places[id].kind = Location::Kind::kInline;
+    }
+  }
+}
+
+}  // namespace
 
 Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   Lowering l(plan, options, chip);
@@ -141,38 +177,16 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     if (l.weights[id] && !is_param(l.graph, id)) lower_alone(l, id, true);
   }
 
-  // Statistics are given out as they lie.
-  auto copies_statistics = [&](Id id) {
-    const Node& node = l.graph[id];
-    return is_statistics(node) && is(node, "mul") &&
-           l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
-  };
-  for (size_t p = 0; p < l.passes.size(); ++p) {
+  for (size_t p = 0; p < l.passes.size();) {
     std::vector<bool> done(l.graph.nodes.size(), false);
+    size_t taken = 0;
     if (l.passes[p].conv != kNone) {
       std::string why;
-      if (!lower_conv(l, l.passes[p], done, why))
-        l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
+      taken = lower_conv(l, p, done, why);
+      if (taken == 0) l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
     }
-    done.resize(l.graph.nodes.size(), false);
-    const Pass& pass = l.passes[p];  // lower_conv may have split a pool in it
-    for (const Id id : pass.nodes) {
-      if (done[id] || l.stored(id)) continue;
-      if (const Id norm = lower_norm(l, id); norm != kNone) {
-        done[id] = done[norm] = true;
-        continue;
-      }
-      if (copies_statistics(id)) {
-        l.source.places[id] = l.source.places[l.graph[id].in[0]];
-        continue;
-      }
-      const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
-      if (wanted || must_store(l, id)) {
-        lower_alone(l, id);
-      } else {
-        l.source.places[id].kind = Location::Kind::kInline;
-      }
-    }
+    done.resize(l.graph.nodes.size(), false);  // a pool may have been split
+    for (const size_t end = p + std::max<size_t>(1, taken); p < end; ++p) lower_rest(l, l.passes[p], done);
   }
 
   for (const Output& output : l.graph.extra_outputs) {

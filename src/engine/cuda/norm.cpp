@@ -203,9 +203,10 @@ Id lower_norm(Lowering& l, Id id) {
         bytes / 16, s.threads, to, bytes);
   }
   // Registers for 1280 threads a multiprocessor: loads of one block run beside the sums of others.
-  l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(s.threads), false,
-           std::max(1u, 1280 / static_cast<unsigned>(s.threads)));
-  note_work(l, norm);
+  const auto threads = static_cast<unsigned>(s.threads);
+  note_norm_work(l, norm,
+                 l.run(l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], threads,
+                                std::max(1u, 1280 / threads))));
   return norm;
 }
 

@@ -30,7 +30,7 @@ double bytes_of(const Lowering& l, Id id) {
 }
 
 // Bytes that reading value `id` costs, and the operations of what is computed on the way: all of it once.
-void read(const Lowering& l, Id id, Launch& work) {
+void read(const Lowering& l, Id id, Work& work) {
   if (id == kNone) return;
   if (l.stored(id)) {
     work.bytes += bytes_of(l, id);
@@ -46,7 +46,7 @@ bool varies_in_space(const Shape& shape) {
 }
 
 // What a kernel of the general road takes beyond its bytes and operations.
-double singly(const Lowering& l, Id id, const Launch& work) {
+double singly(const Lowering& l, Id id, const Launch& launch) {
   const Node& node = l.graph[id];
   const Shape& in = l.graph[node.in[0]].shape;
   const auto out = static_cast<double>(count(node.shape)), read = static_cast<double>(count(in));
@@ -66,8 +66,8 @@ double singly(const Lowering& l, Id id, const Launch& work) {
     const double at_once = 256.0 * l.chip.multiprocessors;
     return sweeps * std::max(read * kReduced, std::min(1.0, at_once * channels / read) * channels * kChannel);
   }
-  const double joins = (twice ? 2 : 1) * static_cast<double>(work.grid[0]);
-  return sweeps * read * kReduced + joins * kJoin * std::max(1.0, work.block / 64.0);
+  const double joins = (twice ? 2 : 1) * static_cast<double>(launch.grid[0]);
+  return sweeps * read * kReduced + joins * kJoin * std::max(1.0, launch.block / 64.0);
 }
 
 // What a convolution's kernel takes for outputs and operands that go one by one.
@@ -96,19 +96,22 @@ double singly(const Lowering& l, const Fusion& f, const ConvTiles& t) {
 
 }  // namespace
 
-void note_work(Lowering& l, Id id) {
-  Launch& work = l.out.run.back();
-  if (is(l.graph[id], "mean_conv")) {  // the sums are the kernel before it
-    const Shape& kernel = l.graph[l.graph[id].in[1]].shape;
-    const auto taps = static_cast<double>(count(kernel)) / static_cast<double>(kernel[0] * kernel[1]);
-    Launch& sums = l.out.run[l.out.run.size() - 2];
-    read(l, l.graph[id].in[0], sums);
-    sums.singly = taps * sums.bytes * kBoxByte;
-    work.bytes = bytes_of(l, l.graph[id].in[1]);
-    return;
-  }
-  // Norms in one sweep are told by their own bytes and operations.
-  if (!work.kernel.starts_with("norm_")) work.singly = singly(l, id, work);
+void Work::add(const Work& other, double share) {
+  overlaps |= other.overlaps;
+  products += other.products * share;
+  operations += other.operations * share;
+  bytes += other.bytes * share;
+  singly += other.singly * share;
+}
+
+void note_work(Lowering& l, Id id, LaunchId launch) {
+  l.out.run[launch].work.singly = singly(l, id, l.out.run[launch]);
+  note_norm_work(l, id, launch);
+}
+
+// Norms in one sweep are told by their own bytes and operations.
+void note_norm_work(Lowering& l, Id id, LaunchId launch) {
+  Work& work = l.out.run[launch].work;
   work.operations += flops(l.graph, id);
   work.bytes += bytes_of(l, id);
   for (const Id in : l.graph[id].in) {
@@ -118,35 +121,42 @@ void note_work(Lowering& l, Id id) {
   }
 }
 
-void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t) {
-  const std::string convert = fmt::format("convert_{}", l.convs - 1),
-                    conv = fmt::format("conv_{}", l.convs - 1);
-  const auto copy = static_cast<double>(t.copy_bytes() - t.spare * t.row_bytes() * t.copy_planes());
-  size_t leg = 0;
-  for (Launch& work : l.out.run) {
-    if (work.kernel == convert) {
-      work.bytes = copy;
-      read(l, l.graph[f.conv].in[0], work);
+void note_mean_conv_work(Lowering& l, Id id, LaunchId sums, LaunchId products) {
+  const Shape& kernel = l.graph[l.graph[id].in[1]].shape;
+  const auto taps = static_cast<double>(count(kernel)) / static_cast<double>(kernel[0] * kernel[1]);
+  Work& work = l.out.run[sums].work;
+  read(l, l.graph[id].in[0], work);
+  work.singly = taps * work.bytes * kBoxByte;
+  l.out.run[products].work.bytes = bytes_of(l, l.graph[id].in[1]);
+}
+
+static double copied_bytes(const ConvTiles& t) {
+  return static_cast<double>(t.copy_bytes() - t.spare * t.row_bytes() * t.copy_planes());
+}
+
+Work convert_work(const Lowering& l, Id input, const ConvTiles& t) {
+  Work work;
+  work.bytes = copied_bytes(t);
+  read(l, input, work);
+  return work;
+}
+
+Work conv_work(const Lowering& l, const Fusion& f, const ConvTiles& t) {
+  Work work;
+  work.bytes = copied_bytes(t) + static_cast<double>(t.stream_bytes());
+  work.overlaps = t.held;
+  // Every row of every tile, useful or not, with each tap of each block of channels.
+  work.products = 2.0 * t.row_steps() * t.n * t.column_blocks * t.ck * (1 + t.input_lo + t.weights_lo);
+  for (const Id id : f.nodes) {
+    if (id == f.conv) continue;
+    work.operations += flops(l.graph, id);
+    for (const Id in : l.graph[id].in) {
+      if (in != kNone && !f.holds(in)) read(l, in, work);
     }
-    if (work.kernel != conv) continue;
-    work.bytes = copy + static_cast<double>(t.stream_bytes());
-    work.overlaps = t.held;
-    // Every row of every tile, useful or not, with each tap of each block of channels.
-    work.products = 2.0 * t.row_steps() * t.n * t.column_blocks * t.ck * (1 + t.input_lo + t.weights_lo);
-    for (const Id id : f.nodes) {
-      if (id == f.conv) continue;
-      work.operations += flops(l.graph, id);
-      for (const Id in : l.graph[id].in) {
-        if (in != kNone && !f.holds(in)) read(l, in, work);
-      }
-    }
-    for (const Id id : f.stores) work.bytes += bytes_of(l, id);
-    work.singly = singly(l, f, t);
-    if (!t.by_line) continue;
-    const double share = static_cast<double>(t.legs[leg].end - t.legs[leg].first) / t.tiles;
-    for (double* part : {&work.products, &work.operations, &work.bytes, &work.singly}) *part *= share;
-    ++leg;
   }
+  for (const Id id : f.stores) work.bytes += bytes_of(l, id);
+  work.singly = singly(l, f, t);
+  return work;
 }
 
 }  // namespace upweave::cuda

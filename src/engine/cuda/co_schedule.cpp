@@ -1,0 +1,162 @@
+#include "engine/cuda/co_schedule.h"
+
+#include <algorithm>
+
+#include "engine/cuda/conv_text.h"
+
+// Sweeps for reductions over each sample's space, and the sweep that reads them, in one kernel that is
+// launched once for each half of the samples and once more. In each launch some blocks reduce the next
+// samples while the others compute the outputs of those before: the first are bound by products, the others
+// by stores, and side by side each uses what the other leaves idle. Where hi and lo are multiplied the ends
+// of the launches take what is gained.
+namespace upweave::cuda {
+namespace {
+
+constexpr int kChunks = 2;  // of samples; with more the ends of launches cost more than is gained
+
+// Cycles of a multiprocessor for all pieces of a sweep: its products, and as many a value as was measured.
+double sweep_cycles(const ConvTiles& t, bool stores) {
+  const double values = static_cast<double>(t.tiles) * t.m * t.n * static_cast<double>(t.phases.size());
+  return t.row_steps() * t.n * t.ck / 2048 + values * (stores ? 0.19 : 0.07);
+}
+
+// So many blocks for the owners, by their work.
+std::vector<int> blocks_of(ConvTiles t, int all) {
+  TileWish wish;
+  wish.multiprocessors = all;
+  wish.stores = false;  // there is room on the way to memory
+  share_blocks(t, wish);
+  return t.blocks_by_owner();
+}
+
+int jobs_of_sample(const ConvTiles& t) { return t.tiles / t.batch; }
+
+std::vector<SharedLaunch> share_launches(const ConvTiles& first, const ConvTiles& second,
+                                         int multiprocessors) {
+  const ConvTiles* tiles[] = {&first, &second};
+  const double cycles[] = {sweep_cycles(first, false), sweep_cycles(second, true)};
+  std::vector<SharedLaunch> launches(kChunks + 1);
+  for (int k = 0; k <= kChunks; ++k) {
+    SharedLaunch& launch = launches[static_cast<size_t>(k)];
+    double work[2] = {};
+    for (size_t role = 0; role < 2; ++role) {
+      const int chunk = k - static_cast<int>(role), batch = first.batch;
+      if (chunk < 0 || chunk == kChunks) continue;
+      const int sample = batch * chunk / kChunks, samples = batch * (chunk + 1) / kChunks - sample;
+      launch.job[role] = sample * jobs_of_sample(*tiles[role]);
+      launch.jobs[role] = samples * jobs_of_sample(*tiles[role]);
+      work[role] = cycles[role] * samples;
+    }
+    int summing = static_cast<int>(multiprocessors * work[0] / (work[0] + work[1]) + 0.5);
+    if (work[0] > 0 && work[1] > 0)
+      summing = std::clamp(summing, static_cast<int>(first.owners.size()),
+                           multiprocessors - static_cast<int>(second.owners.size()));
+    if (work[0] > 0) launch.blocks[0] = blocks_of(first, summing);
+    if (work[1] > 0) launch.blocks[1] = blocks_of(second, multiprocessors - summing);
+  }
+  return launches;
+}
+
+// Everything of the pass is in the convolution's kernel, or in memory before it.
+bool all_joined(const Lowering& l, const Pass& pass, const Fusion& f) {
+  return std::ranges::all_of(pass.nodes, [&](Id id) {
+    return f.holds(id) || l.stored(id) || l.weights[id] ||
+           l.source.places[id].kind == Location::Kind::kInline;
+  });
+}
+
+// Blocks of the second pass go through the volume side by side only if that is even in each launch.
+std::vector<Share> second_shares(const std::vector<SharedLaunch>& launches) {
+  std::vector<Share> shares;
+  for (const SharedLaunch& launch : launches) {
+    for (const int blocks : launch.blocks[1]) shares.push_back({launch.jobs[1], blocks});
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusion, ConvTiles& tiles) {
+  if (p + 2 != l.passes.size()) return {};
+  const Pass& pass = l.passes[p];
+  Pass& next = l.passes[p + 1];
+  if (!tiles.swept || tiles.input_lo || tiles.weights_lo || !fusion.stores.empty() || tiles.batch < kChunks ||
+      next.conv == kNone || !all_joined(l, pass, fusion))
+    return {};
+  const Node &conv = l.graph[pass.conv], &again = l.graph[next.conv];
+  const bool pools = std::ranges::any_of(next.nodes, [&](Id id) {
+    return is_pool(l.graph[id]) && l.source.places[id].kind == Location::Kind::kNone;
+  });
+  if (conv.in[0] != again.in[0] || conv.in[1] != again.in[1] || pools) return {};
+  for (const Id id : fusion.nodes) {
+    if (fusion.reduction[id]) l.keep(id);
+  }
+  CoSchedule both;
+  auto& [after, second, launches] = both;
+  std::string why;
+  if (!choose_tiles(l, next, after, second, why) || !second.swept || second.warpgroups != tiles.warpgroups ||
+      after.stores != std::vector<Id>{l.graph.output} || !all_joined(l, next, after) ||
+      tiles.owners.size() + second.owners.size() > static_cast<size_t>(l.chip.multiprocessors))
+    return {};
+  launches = share_launches(tiles, second, l.chip.multiprocessors);
+  for (const SharedLaunch& launch : launches) {  // with few jobs a block its end costs more than is gained
+    for (size_t role = 0; role < 2; ++role) {
+      if (std::ranges::any_of(launch.blocks[role],
+                              [&](int blocks) { return launch.jobs[role] < 3 * blocks; }))
+        return {};
+    }
+  }
+  for (const SharedLaunch& launch : launches) {
+    if (launch.jobs[0] > 0) reserve_slots(tiles, launch.blocks[0], launch.jobs[0] / jobs_of_sample(tiles));
+  }
+  if (second.abreast) go_abreast(second, second_shares(launches));
+  return both;
+}
+
+std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, const ConvKernel& second,
+                                          const std::vector<SharedLaunch>& shares,
+                                          const std::vector<Launch>& combine) {
+  const ConvKernel* kernels[] = {&first, &second};
+  const std::string name = fmt::format("relay_{}", second.index);
+  const auto threads = static_cast<unsigned>((second.tiles.warpgroups + 1) * 128);
+  auto role = [&](int which) {
+    const std::string begin = fmt::format(
+        "  const Maps& maps = both.{1}; (void)maps;\n  int owner = 0, block = place;\n"
+        "  while (block >= leg.blocks[{0}][owner]) block -= leg.blocks[{0}][owner++];\n"
+        "  const int blocks = leg.blocks[{0}][owner], job0 = leg.job[{0}], jobs = leg.jobs[{0}];\n",
+        which, which == 0 ? "first" : "second");
+    const ConvKernel& k = *kernels[which];
+    return sweep_text(l, k.fusion, k.tiles, k.text, k.name(), false, begin);
+  };
+  l.write_kernel(name, threads, 1,
+                 "  int place = blockIdx.x, summing = 0;\n  for (const int b : leg.blocks[0]) summing += b;\n"
+                 "  if (place < summing) {\n" +
+                     role(0) + "  return;\n  }\n  place -= summing;\n" + role(1),
+                 ", const __grid_constant__ RelayMaps both, const __grid_constant__ Leg leg");
+  l.out.notes.push_back(fmt::format(
+      "kernel {}: {} launches; in each some blocks as conv_{}, and others as conv_{} for the samples before",
+      name, shares.size(), first.index, second.index));
+
+  Launch base{name, {0, 1}, threads};
+  for (const ConvKernel* k : kernels) {
+    base.shared = std::max(base.shared, static_cast<unsigned>(k->tiles.shared_bytes()));
+    for (TensorView& view : sweep_views(k->tiles, k->prepared)) base.views.push_back(std::move(view));
+  }
+  const Work work[] = {conv_work(l, first.fusion, first.tiles), conv_work(l, second.fusion, second.tiles)};
+  std::vector<Launch> result;
+  for (const SharedLaunch& share : shares) {
+    if (!result.empty()) result.insert(result.end(), combine.begin(), combine.end());
+    Launch& launch = result.emplace_back(base);
+    launch.numbers = {share.job[0], share.job[1], share.jobs[0], share.jobs[1]};
+    for (size_t which = 0; which < 2; ++which) {
+      std::vector<int> blocks = share.blocks[which];
+      blocks.resize(4, 0);
+      for (const int b : blocks) launch.grid[0] += static_cast<unsigned>(b);
+      launch.numbers.insert(launch.numbers.end(), blocks.begin(), blocks.end());
+      launch.work.add(work[which], static_cast<double>(share.jobs[which]) / kernels[which]->tiles.tiles);
+    }
+  }
+  return result;
+}
+
+}  // namespace upweave::cuda

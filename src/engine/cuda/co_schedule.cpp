@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "engine/cuda/conv_text.h"
+#include "engine/cuda/cost.h"
+#include "engine/cuda/schedule/depth_streaming.h"
 
-// Sweeps for reductions over each sample's space, and the sweep that reads them, in one kernel that is
+// A pass for reductions over each sample's space, and the pass that reads them, in one kernel that is
 // launched once for each half of the samples and once more. In each launch some blocks reduce the next
 // samples while the others compute the outputs of those before: the first are bound by products, the others
 // by stores, and side by side each uses what the other leaves idle. Where hi and lo are multiplied the ends
@@ -14,43 +15,38 @@ namespace {
 
 constexpr int kChunks = 2;  // of samples; with more the ends of launches cost more than is gained
 
-// Cycles of a multiprocessor for all pieces of a sweep: its products, and as many a value as was measured.
-double sweep_cycles(const ConvTiles& t, bool stores) {
-  const double values = static_cast<double>(t.tiles) * t.m * t.n * static_cast<double>(t.phases.size());
-  return t.row_steps() * t.n * t.ck / 2048 + values * (stores ? 0.19 : 0.07);
+// Cycles of a multiprocessor for all of a pass.
+double pass_cycles(const DepthStreaming& t, bool stores) {
+  const double values =
+      static_cast<double>(t.tiles) * t.m * t.conv.n * static_cast<double>(t.conv.phases.size());
+  return product_cycles(t.conv, t.row_steps()) + values * epilogue_cycles(stores).overlapped;
 }
 
-// So many blocks for the owners, by their work.
-std::vector<int> blocks_of(ConvTiles t, int all) {
-  TileWish wish;
-  wish.multiprocessors = all;
-  wish.stores = false;  // there is room on the way to memory
-  share_blocks(t, wish);
-  return t.blocks_by_owner();
+// So many blocks for the parts, by their work. There is room on the way to memory.
+std::vector<int> blocks_of(const DepthStreaming& t, int all) {
+  return share_blocks(t.conv, parts_of(t.parts), all, t.tiles, false);
 }
 
-int jobs_of_sample(const ConvTiles& t) { return t.tiles / t.batch; }
-
-std::vector<SharedLaunch> share_launches(const ConvTiles& first, const ConvTiles& second,
+std::vector<SharedLaunch> share_launches(const DepthStreaming& first, const DepthStreaming& second,
                                          int multiprocessors) {
-  const ConvTiles* tiles[] = {&first, &second};
-  const double cycles[] = {sweep_cycles(first, false), sweep_cycles(second, true)};
+  const DepthStreaming* passes[] = {&first, &second};
+  const double cycles[] = {pass_cycles(first, false), pass_cycles(second, true)};
   std::vector<SharedLaunch> launches(kChunks + 1);
   for (int k = 0; k <= kChunks; ++k) {
     SharedLaunch& launch = launches[static_cast<size_t>(k)];
     double work[2] = {};
     for (size_t role = 0; role < 2; ++role) {
-      const int chunk = k - static_cast<int>(role), batch = first.batch;
+      const int chunk = k - static_cast<int>(role), batch = first.conv.batch;
       if (chunk < 0 || chunk == kChunks) continue;
       const int sample = batch * chunk / kChunks, samples = batch * (chunk + 1) / kChunks - sample;
-      launch.job[role] = sample * jobs_of_sample(*tiles[role]);
-      launch.jobs[role] = samples * jobs_of_sample(*tiles[role]);
+      launch.job[role] = sample * passes[role]->jobs_of_sample();
+      launch.jobs[role] = samples * passes[role]->jobs_of_sample();
       work[role] = cycles[role] * samples;
     }
     int summing = static_cast<int>(multiprocessors * work[0] / (work[0] + work[1]) + 0.5);
     if (work[0] > 0 && work[1] > 0)
-      summing = std::clamp(summing, static_cast<int>(first.owners.size()),
-                           multiprocessors - static_cast<int>(second.owners.size()));
+      summing = std::clamp(summing, static_cast<int>(first.parts.size()),
+                           multiprocessors - static_cast<int>(second.parts.size()));
     if (work[0] > 0) launch.blocks[0] = blocks_of(first, summing);
     if (work[1] > 0) launch.blocks[1] = blocks_of(second, multiprocessors - summing);
   }
@@ -66,8 +62,8 @@ bool all_joined(const Lowering& l, const Pass& pass, const Fusion& f) {
 }
 
 // Blocks of the second pass go through the volume side by side only if that is even in each launch.
-std::vector<Share> second_shares(const std::vector<SharedLaunch>& launches) {
-  std::vector<Share> shares;
+std::vector<DepthStreaming::Share> second_shares(const std::vector<SharedLaunch>& launches) {
+  std::vector<DepthStreaming::Share> shares;
   for (const SharedLaunch& launch : launches) {
     for (const int blocks : launch.blocks[1]) shares.push_back({launch.jobs[1], blocks});
   }
@@ -76,12 +72,13 @@ std::vector<Share> second_shares(const std::vector<SharedLaunch>& launches) {
 
 }  // namespace
 
-std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusion, ConvTiles& tiles) {
-  if (p + 2 != l.passes.size()) return {};
+std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusion, Schedule& schedule) {
+  auto* first = dynamic_cast<DepthStreaming*>(&schedule);
+  if (p + 2 != l.passes.size() || !first) return {};
   const Pass& pass = l.passes[p];
   Pass& next = l.passes[p + 1];
-  if (!tiles.swept || tiles.input_lo || tiles.weights_lo || !fusion.stores.empty() || tiles.batch < kChunks ||
-      next.conv == kNone || !all_joined(l, pass, fusion))
+  if (first->conv.exact() || !fusion.stores.empty() || first->conv.batch < kChunks || next.conv == kNone ||
+      !all_joined(l, pass, fusion))
     return {};
   const Node &conv = l.graph[pass.conv], &again = l.graph[next.conv];
   const bool pools = std::ranges::any_of(next.nodes, [&](Id id) {
@@ -92,24 +89,26 @@ std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusio
     if (fusion.reduction[id]) l.keep(id);
   }
   CoSchedule both;
-  auto& [after, second, launches] = both;
   std::string why;
-  if (!choose_tiles(l, next, after, second, why) || !second.swept || second.warpgroups != tiles.warpgroups ||
-      after.stores != std::vector<Id>{l.graph.output} || !all_joined(l, next, after) ||
-      tiles.owners.size() + second.owners.size() > static_cast<size_t>(l.chip.multiprocessors))
+  both.schedule = choose_fusion_and_schedule(l, next, both.fusion, why);
+  auto* second = dynamic_cast<DepthStreaming*>(both.schedule.get());
+  if (!second || second->warpgroups != first->warpgroups ||
+      both.fusion.stores != std::vector<Id>{l.graph.output} || !all_joined(l, next, both.fusion) ||
+      first->parts.size() + second->parts.size() > static_cast<size_t>(l.chip.multiprocessors))
     return {};
-  launches = share_launches(tiles, second, l.chip.multiprocessors);
-  for (const SharedLaunch& launch : launches) {  // with few jobs a block its end costs more than is gained
+  both.launches = share_launches(*first, *second, l.chip.multiprocessors);
+  for (const SharedLaunch& launch :
+       both.launches) {  // with few jobs a block its end costs more than is gained
     for (size_t role = 0; role < 2; ++role) {
       if (std::ranges::any_of(launch.blocks[role],
                               [&](int blocks) { return launch.jobs[role] < 3 * blocks; }))
         return {};
     }
   }
-  for (const SharedLaunch& launch : launches) {
-    if (launch.jobs[0] > 0) reserve_slots(tiles, launch.blocks[0], launch.jobs[0] / jobs_of_sample(tiles));
+  for (const SharedLaunch& launch : both.launches) {
+    if (launch.jobs[0] > 0) first->reserve_slots(launch.blocks[0], launch.jobs[0] / first->jobs_of_sample());
   }
-  if (second.abreast) go_abreast(second, second_shares(launches));
+  if (second->side_by_side) second->go_side_by_side(second_shares(both.launches));
   return both;
 }
 
@@ -117,8 +116,11 @@ std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, 
                                           const std::vector<SharedLaunch>& shares,
                                           const std::vector<Launch>& combine) {
   const ConvKernel* kernels[] = {&first, &second};
+  const auto streaming = [](const ConvKernel& k) -> const DepthStreaming& {
+    return dynamic_cast<const DepthStreaming&>(*k.schedule);
+  };
   const std::string name = fmt::format("relay_{}", second.index);
-  const auto threads = static_cast<unsigned>((second.tiles.warpgroups + 1) * 128);
+  const auto threads = static_cast<unsigned>((second.schedule->warpgroups + 1) * 128);
   auto role = [&](int which) {
     const std::string begin = fmt::format(
         "  const Maps& maps = both.{1}; (void)maps;\n  int owner = 0, block = place;\n"
@@ -126,7 +128,7 @@ std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, 
         "  const int blocks = leg.blocks[{0}][owner], job0 = leg.job[{0}], jobs = leg.jobs[{0}];\n",
         which, which == 0 ? "first" : "second");
     const ConvKernel& k = *kernels[which];
-    return sweep_text(l, k.fusion, k.tiles, k.text, k.name(), false, begin);
+    return streaming(k).role_text(l, k.fusion, k.text, k.name(), false, begin);
   };
   l.write_kernel(name, threads, 1,
                  "  int place = blockIdx.x, summing = 0;\n  for (const int b : leg.blocks[0]) summing += b;\n"
@@ -139,10 +141,11 @@ std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, 
 
   Launch base{name, {0, 1}, threads};
   for (const ConvKernel* k : kernels) {
-    base.shared = std::max(base.shared, static_cast<unsigned>(k->tiles.shared_bytes()));
-    for (TensorView& view : sweep_views(k->tiles, k->prepared)) base.views.push_back(std::move(view));
+    base.shared = std::max(base.shared, static_cast<unsigned>(k->schedule->shared_bytes()));
+    for (TensorView& view : streaming(*k).tensor_views(k->prepared)) base.views.push_back(std::move(view));
   }
-  const Work work[] = {conv_work(l, first.fusion, first.tiles), conv_work(l, second.fusion, second.tiles)};
+  const Work work[] = {conv_work(l, first.fusion, *first.schedule),
+                       conv_work(l, second.fusion, *second.schedule)};
   std::vector<Launch> result;
   for (const SharedLaunch& share : shares) {
     if (!result.empty()) result.insert(result.end(), combine.begin(), combine.end());
@@ -153,7 +156,7 @@ std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, 
       blocks.resize(4, 0);
       for (const int b : blocks) launch.grid[0] += static_cast<unsigned>(b);
       launch.numbers.insert(launch.numbers.end(), blocks.begin(), blocks.end());
-      launch.work.add(work[which], static_cast<double>(share.jobs[which]) / kernels[which]->tiles.tiles);
+      launch.work.add(work[which], static_cast<double>(share.jobs[which]) / kernels[which]->schedule->tiles);
     }
   }
   return result;

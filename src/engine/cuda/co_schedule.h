@@ -9,8 +9,8 @@
 
 namespace upweave::cuda {
 
-// What a launch has to do of the first pass and of the second, and which blocks do it, by owner: the kernel's
-// parameter Leg (sweep_sm90.cuh).
+// What a launch has to do of the first pass and of the second, and which blocks do it, by part: the kernel's
+// parameter Leg (depth_streaming_sm90.cuh).
 struct SharedLaunch {
   std::array<int, 2> job{}, jobs{};
   std::array<std::vector<int>, 2> blocks;
@@ -18,13 +18,13 @@ struct SharedLaunch {
 
 struct CoSchedule {
   Fusion fusion;  // of the second pass
-  ConvTiles tiles;
+  std::unique_ptr<Schedule> schedule;
   std::vector<SharedLaunch> launches;
 };
 
-// The schedule of pass `p`, which has these tiles, together with the next one; or none. Gives parts of
+// The schedule of pass `p`, which has this one, together with the next one; or none. Gives parts of
 // reductions a slot for each block that can meet a sample.
-std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusion, ConvTiles& tiles);
+std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusion, Schedule& schedule);
 
 // Writes the kernel of both passes and returns its launches, between which those of `combine` make the
 // statistics of the samples that the second pass comes to next.

@@ -9,10 +9,10 @@ namespace upweave::cuda {
 // all tiles for a channel of the batch, a sample's tiles otherwise. Float64, in a fixed order.
 std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
   const Fusion& f = k.fusion;
-  const ConvTiles& t = k.tiles;
+  const Convolution& conv = k.schedule->conv;
   std::vector<Launch> launches;
-  const int64_t columns = int64_t{t.n} * t.column_blocks, all_tiles = t.partials(),
-                tiles_per_sample = all_tiles / t.batch;
+  const int64_t columns = int64_t{conv.n} * conv.column_blocks, all_tiles = k.schedule->partials(),
+                tiles_per_sample = all_tiles / conv.batch;
   for (const Id id : f.nodes) {
     if (!f.reduction[id]) continue;
     const Node& node = l.graph[id];

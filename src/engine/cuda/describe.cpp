@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/dtype.h"
+#include "engine/cuda/cost.h"
 #include "engine/cuda/cubin.h"
 #include "engine/cuda/nvrtc.h"
 #include "engine/engine.h"
@@ -68,9 +69,7 @@ Chip chip_of(const std::optional<Device>& device) {
 }
 
 double predict(const Launch& launch, const Rates& rates) {
-  // One warpgroup a multiprocessor has nobody to multiply while it waits for operands or is in its epilogue:
-  // it was seen to reach a third (kernelbench-61 and 77). Fewer blocks than multiprocessors leave some idle.
-  constexpr double kOneWarpgroup = 1 / 3.0;
+  // Fewer blocks than multiprocessors leave some idle.
   constexpr int kWarpgroup = 128;
   const Work& work = launch.work;
   const double blocks = static_cast<double>(launch.grid[0]) * launch.grid[1];
@@ -82,7 +81,7 @@ double predict(const Launch& launch, const Rates& rates) {
   if (alone) return std::max({products + operations, memory, singly}) + rates.launch;
   if (!work.overlaps) return std::max(products + operations, memory) + singly + rates.launch;
   const double longest = std::max({products, operations, memory});
-  return std::max(longest + (products + operations + memory - longest) / 6, singly) + rates.launch;
+  return std::max(longest + (products + operations + memory - longest) / kHidden, singly) + rates.launch;
 }
 
 double predict(const Lowered& lowered, const Rates& rates) {

@@ -56,12 +56,12 @@ std::string EpilogueWriter::pool_row(Id id) {
 
 std::string EpilogueWriter::pool_result(Id id) {
   const Node& node = l_.graph[id];
-  const auto& [d, h, w] = t_.axis;
+  const auto& [d, h, w] = conv_.axis;
   const std::string sign = flip(id);
   std::string scale = sign.empty() ? "" : " * flip";
   if (is(node, "avg_pool")) scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)));
   if (pools_sums(id)) scale += " * down";
-  if (!t_.pool_in_memory) {
+  if (!form_.pool_in_memory) {
     return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
                        kColumns, sign, scale);
   }
@@ -71,7 +71,7 @@ std::string EpilogueWriter::pool_result(Id id) {
       "if (group == {9}) {{ {2}{{ {8}pool[p][r][i] = pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n"
       "{2}y{0}[0][i] = pool[p][r][i];\n",
       id, store_base(id), kColumns, column_exists(), pool_join(node), l_.source.type(id), store_to(id),
-      store_at(id), sign, t_.phases.size() - 1, scale);
+      store_at(id), sign, conv_.phases.size() - 1, scale);
 }
 
 int64_t EpilogueWriter::voxels_of(Id id) const {
@@ -95,9 +95,9 @@ std::string EpilogueWriter::store_base(Id id) const {
   if (blocked(id)) {
     return fmt::format(
         "const i64 base = (((i64)n * {0} + blockIdx.y * (G::kN / 16)) * {1}ll + {2}) * 16 + 2 * t;\n",
-        t_.c_out / 16, voxels_of(id), voxel_at(id));
+        conv_.c_out / 16, voxels_of(id), voxel_at(id));
   }
-  return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels_of(id),
+  return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", conv_.c_out, voxels_of(id),
                      voxel_at(id));
 }
 
@@ -110,12 +110,13 @@ std::string EpilogueWriter::store_at(Id id) const {
 }
 
 bool EpilogueWriter::pairs_rows(Id id) const {
-  return f_.behind_pool[id] && !f_.scalar[id] && t_.boxes && !padded_ && l_.source.places[id].element &&
-         l_.options.dtype != Dtype::kF32 && l_.graph[id].shape.back() % 2 == 0;
+  return f_.behind_pool[id] && !f_.scalar[id] && form_.row_pairs && !padded_ &&
+         l_.source.places[id].element && l_.options.dtype != Dtype::kF32 &&
+         l_.graph[id].shape.back() % 2 == 0;
 }
 
 std::string EpilogueWriter::column_exists() const {
-  return padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
+  return padded_ ? fmt::format("if ({} < {}) ", raw_column(), conv_.c_out) : "";
 }
 
 std::string EpilogueWriter::store(Id id) {
@@ -141,7 +142,7 @@ std::string EpilogueWriter::store(Id id) {
         "{2}) = make_float2(y{3}[0][i], y{3}[0][i + 1]); }}\n",
         base, to, at, id);
   }
-  if (t_.staging > 0) return staged_store(id);
+  if (form_.staged) return staged_store(id);
   if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
     return fmt::format(
         "if (ok) {{ {}{}{}{{ float row[PH]; {}row[ph] = {}; store_row<{}>({}, {}, row); }} }}\n", base,
@@ -162,7 +163,7 @@ std::string EpilogueWriter::store(Id id) {
 }
 
 std::string EpilogueWriter::staged_store(Id id) const {
-  // 16 channels of a warp's 32 outputs by the copy engine, which leaves out what is beyond the line. What
+  // 16 channels of a warp's 32 outputs by TMA, which leaves out what is beyond the line. What
   // it needs is the same in all lanes, for the compiler too.
   return fmt::format(
       "{{ const u32 staged = __shfl_sync(~0u, shared + Sweep<G>::kStaged + threadIdx.x / 32 * G::kStaging, "
@@ -174,7 +175,7 @@ std::string EpilogueWriter::staged_store(Id id) const {
       "stage_free();\n#pragma unroll\n"
       "for (int k = 0; k < 4; ++k) stage(staged, 8 * (k / 2) + 2 * t + k % 2, rows[k]);\n"
       "stage_store(maps.output, staged, w0, h0, d0, n0 * {2} + 16 * part, n0 >= 0);\n}} }}\n",
-      kEach, element(id), t_.c_out);
+      kEach, element(id), conv_.c_out);
 }
 
 std::string EpilogueWriter::reduction_state(Id id) const {
@@ -192,7 +193,7 @@ bool EpilogueWriter::moments_of_sums(Id id) const {
 }
 
 std::string EpilogueWriter::moments_update(Id id) const {
-  if (t_.by_line) {
+  if (form_.parts_by_block) {
     return fmt::format(
         "{{ bool real[G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
         "for (int r = 0; r < 2; ++r) {{\nconst Row& row = rows[0][r]; const int ud = 0, uh = 0, uw = s;\n"
@@ -229,7 +230,7 @@ std::string EpilogueWriter::reduction_update(Id id) const {
   } else {
     const char* join = reduction_join(node);
     // All four outputs of a thread are there or none: joined first, they are a fourth of the terms in a row.
-    if (t_.swept && width % 4 == 0) {
+    if (form_.windows > 1 && width % 4 == 0) {
       auto y = [&](const char* a, const char* b) { return fmt::format("{0}(y({1}), y({2}))", join, a, b); };
       return fmt::format(
           "if (ok) {{ {0}{{ auto y = [&](int ph) {{ return {1}; }}; {2} = {3}({2}, {3}({4}, {5})); }} }}\n",
@@ -243,14 +244,14 @@ std::string EpilogueWriter::reduction_update(Id id) const {
 std::string EpilogueWriter::reduction_flush(Id id) {
   const Node& node = l_.graph[id];
   l_.keep(id);
-  const int64_t at = l_.reserve(t_.partials() * t_.column_blocks * t_.n * 12);
+  const int64_t at = l_.reserve(t_.partials() * conv_.column_blocks * conv_.n * 12);
   l_.partials[id] = at;
   const char* kind = is(node, "moments")         ? "JoinMoments"
                      : is(node, "softmax_stats") ? "JoinExp"
                      : is(node, "max")           ? "JoinMax"
                      : is(node, "min")           ? "JoinMin"
                                                  : "JoinSum";
-  if (t_.swept) {
+  if (form_.parts_by_sample) {
     // Slots of the sample that no block has are nobody's: its first block says so.
     return fmt::format(
         "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, sample_part({2}ll, block - first_block));\n"
@@ -258,13 +259,14 @@ std::string EpilogueWriter::reduction_flush(Id id) {
         "s));\n{3}p{0}[i] = {4};\n",
         id, kind, at, kColumns, reduction_start(node));
   }
-  const char* tile = t_.by_line ? "blockIdx.x" : "tile";  // by line a block's tiles have one part together
+  const char* tile =
+      form_.parts_by_block ? "blockIdx.x" : "tile";  // a block's tiles may have one part together
   if (moments_of_sums(id)) {
     return fmt::format(
         "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner){3});\n"
         "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
         "{2}, o));\n",
-        id, at, tile, t_.by_line ? ", more" : "");
+        id, at, tile, form_.parts_by_block ? ", more" : "");
   }
   return fmt::format(
       "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"

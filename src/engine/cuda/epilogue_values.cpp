@@ -11,7 +11,7 @@
 namespace upweave::cuda {
 namespace {
 
-// Sweeps: what was computed from the sums is computed again, for there is no room to keep it beside them.
+// What was computed from the sums is computed again, for there is no room to keep it beside them.
 constexpr const char* kAfresh = "hold(sum[0]); hold(sum[1]);\n";
 
 }  // namespace
@@ -20,7 +20,7 @@ std::string EpilogueWriter::value(Id id) {
   const Node& node = l_.graph[id];
   std::string x = read(node.in[0], node.shape);
   if (!is_pointwise(node)) {
-    const std::string first = t_.swept && !norms_sums(node) ? replace_sums(id, x) : "";
+    const std::string first = form_.recomputes && !norms_sums(node) ? replace_sums(id, x) : "";
     if (is(node, "rms_norm") || is(node, "layer_norm")) return first + norm_value(id, x);
     return first + (is(node, "softmax") ? softmax_value(id, x) : channel_value(id, x));
   }
@@ -46,7 +46,7 @@ std::string EpilogueWriter::pointwise_value(const Node& node, const std::string&
       node.attrs.real("hi") == 1)
     return fmt::format("(fma ? {} : __saturatef({} * down))", l_.source.pointwise(node, x, "at", ""), sum());
   if (is(node, "normalize") &&
-      (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.one_sample())) {
+      (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || form_.one_sample)) {
     const std::string mean = l_.source.moment(node, "at", 0), variance = l_.source.moment(node, "at", 1);
     std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
     if (node.in[2] != kNone)
@@ -125,7 +125,7 @@ std::string EpilogueWriter::exponential(const Node& node, const std::string& x) 
 bool EpilogueWriter::feeds_gelu(Id id) const {
   const Node& node = l_.graph[id];
   if (!is(node, "rms_norm") || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone ||
-      t_.c_out > 128)
+      conv_.c_out > 128)
     return false;
   int readers = 0;
   for (const Id reader : f_.nodes) {
@@ -167,7 +167,7 @@ bool EpilogueWriter::norms_sums(const Node& node) const {
 std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
   const Node& node = l_.graph[id];
   const bool mean = is(node, "layer_norm"), raw = norms_sums(node);
-  const std::string inverse = number(1.0 / t_.c_out), eps = number(norm_eps(node));
+  const std::string inverse = number(1.0 / conv_.c_out), eps = number(norm_eps(node));
   // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is
   // saved.
   if (raw) {
@@ -188,12 +188,12 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
       raw ? "norm_scale * inv_sqrt(fmaf(q * norm_a, norm_b, norm_eps))"
           : fmt::format("inv_sqrt(fmaf(q, {}, {}))", inverse, eps));
   // A function needs m and z of each phase later.
-  std::string result = !t_.swept ? fmt::format("{} * z", difference)
-                       : mean    ? fmt::format("({0} - m{1}[ph]) * z{1}[ph]", x, id)
-                                 : fmt::format("{} * z{}[ph]", difference, id);
+  std::string result = !form_.recomputes ? fmt::format("{} * z", difference)
+                       : mean            ? fmt::format("({0} - m{1}[ph]) * z{1}[ph]", x, id)
+                                         : fmt::format("{} * z{}[ph]", difference, id);
   if (node.in[1] != kNone) result = fmt::format("{} * {}", result, read(node.in[1], node.shape));
   if (node.in[2] != kNone) result = fmt::format("{} + {}", result, read(node.in[2], node.shape));
-  if (t_.swept) {
+  if (form_.recomputes) {
     if (mean) {
       first = fmt::format("float m{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{3}", id, kEach, first, kAfresh);
       text = fmt::format("const float m = m{}[ph];\n{}", id, text);
@@ -210,7 +210,7 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
 std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
   const std::string largest = quad("m", "-kInf", masked(x, "-kInf"), "max_nan"),
                     e = masked(fmt::format("f_exp({} - m)", x), "0.f");
-  if (t_.swept) {
+  if (form_.recomputes) {
     // Where x took the place of the sums, so does its exponential.
     const bool place = x == sum();
     return fmt::format(
@@ -233,18 +233,18 @@ std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {
   const Node& node = l_.graph[id];
   std::string text, result = "m";
   if (is(node, "sum") || is(node, "mean")) text = quad("m", "0.f", masked(x, "0.f"), "add2");
-  if (is(node, "mean")) result += " * " + number(1.0 / t_.c_out);
+  if (is(node, "mean")) result += " * " + number(1.0 / conv_.c_out);
   if (is(node, "max")) text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
   if (is(node, "min")) text = quad("m", "kInf", masked(x, "kInf"), "min_nan");
   if (is(node, "logsumexp")) {
     text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan") + "if (isinf(m)) m = 0.f;\n";
-    if (t_.swept)
+    if (form_.recomputes)
       text += fmt::format("y{0}[ph] = m; }}\n{1}{2}{{ const float m = y{0}[ph];\n", id, kAfresh, kEach);
     text += quad("q", "0.f", masked(fmt::format("f_exp({} - m)", x), "0.f"), "add2");
     result = "m + logf(q)";
   }
   return fmt::format("float y{0}[PH];\n{1}{{ {2}y{0}[ph] = {3}; }}\n", id, kEach, text, result) +
-         (t_.swept ? kAfresh : "");
+         (form_.recomputes ? kAfresh : "");
 }
 
 }  // namespace upweave::cuda

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/dtype.h"
 #include "engine/cuda/co_schedule.h"
-#include "engine/cuda/conv_text.h"
+#include "engine/cuda/schedule/depth_streaming.h"
+#include "engine/cuda/schedule/tile_text.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
@@ -73,10 +75,11 @@ std::vector<bool> ancestors(const Graph& graph, const Pass& pass) {
 
 // Where the fp16 copy of `x` and the packed `kernel` lie: places of their own, or those of an earlier pass
 // whose tiles read the same rows and the same stream.
-Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", x, kernel, t.plane, t.guard, t.ck, t.n,
-                                t.column_blocks, t.steps.size(), t.by_line + 2 * t.swept);
-  for (const Axis& a : t.axis) key += fmt::format(" {} {} {}", a.in, a.pitch, a.f);
+Prepared prepare(Lowering& l, const Schedule& t, Id x, Id kernel) {
+  std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {}", x, kernel, t.copy.plane, t.copy.guard, t.conv.ck, t.conv.n,
+                  t.conv.column_blocks, t.conv.steps.size(), static_cast<int>(t.copy_order()));
+  for (const Axis& a : t.conv.axis) key += fmt::format(" {} {} {}", a.in, a.pitch, a.f);
   if (const auto ready = l.prepared.find(key); ready != l.prepared.end()) {
     Prepared again = ready->second;
     again.fresh = false;
@@ -85,23 +88,26 @@ Prepared prepare(Lowering& l, const ConvTiles& t, Id x, Id kernel) {
   Prepared p;
   p.copy = l.reserve(t.copy_bytes());
   p.scale = l.reserve(32);
-  p.extremes = l.reserve(int64_t{convert_blocks(t)} * 8);
-  p.stream = l.reserve_packed(t.stream_bytes());
+  p.extremes = l.reserve(int64_t{t.convert_blocks()} * 8);
+  p.stream = l.reserve_packed(t.conv.stream_bytes());
   p.weight_scale = l.reserve_packed(32);
-  p.weight_extremes = l.reserve_packed(weight_columns(t) * 8);
+  p.weight_extremes = l.reserve_packed(t.conv.weight_columns() * 8);
   return l.prepared[key] = p;
 }
 
 // The pre-pass of the input, launched by every run, and the packing of the kernel.
-void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int index, Id x, Id kernel) {
+void convert_and_pack(Lowering& l, const Schedule& t, const std::string& g, int index, Id x, Id kernel) {
+  const Convolution& conv = t.conv;
+  const bool by_line = t.copy_order() == CopyOrder::kByLine;
   auto kernel_of = [&](const char* name, int64_t blocks, unsigned block, const std::string& body) {
     return l.kernel(fmt::format("{}_{}", name, index), body, blocks, block, 1);
   };
-  const std::string value = input_value(l, x, t.by_line ? Mapped::kInput : Mapped::kNo),
-                    weight = input_value(l, kernel, t.by_line ? Mapped::kKernel : Mapped::kNo);
-  const unsigned blocks = convert_blocks(t);
+  const std::string value = input_value(l, x, by_line ? Mapped::kInput : Mapped::kNo),
+                    weight = input_value(l, kernel, by_line ? Mapped::kKernel : Mapped::kNo);
+  const unsigned blocks = t.convert_blocks();
   const unsigned few = static_cast<unsigned>(l.chip.multiprocessors) * 4;  // usually they find nothing to do
-  const int chunks_of_warp = std::min(l.options.dtype == Dtype::kF32 ? 4 : 2, t.ck / 8);  // rows fill sectors
+  const int chunks_of_warp =
+      std::min(l.options.dtype == Dtype::kF32 ? 4 : 2, conv.ck / 8);  // rows fill sectors
   auto convert_rows = [&](bool first) {
     return fmt::format("convert_rows<{}, {}>(a, {}, {});", g, chunks_of_warp, value, first);
   };
@@ -114,8 +120,9 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
                   "{0}::kGuess, true, {0}::kLo);",
                   g, blocks)));
   l.run(kernel_of("rescale", std::min(few, blocks), 256, convert_rows(false)));
-  const int64_t columns = weight_columns(t);
-  const int64_t chunks = static_cast<int64_t>(t.steps.size()) * t.column_blocks * t.n * (t.ck / 8);
+  const int64_t columns = conv.weight_columns();
+  const int64_t chunks =
+      static_cast<int64_t>(conv.steps.size()) * conv.column_blocks * conv.n * (conv.ck / 8);
   l.out.pack.push_back(kernel_of("weight_extremes", (columns + 255) / 256, 256,
                                  fmt::format("weight_extremes<{}>(a, {});", g, weight)));
   l.out.pack.push_back(
@@ -128,76 +135,79 @@ void convert_and_pack(Lowering& l, const ConvTiles& t, const std::string& g, int
                 fmt::format("pack_weights<{0}>(a, (const int(*)[3]){0}_stream, {1});", g, weight)));
 }
 
-// What a tiling must respect whatever joins the convolution.
-TileWish wish_of(const Lowering& l, const Node& conv) {
+// What a schedule must respect whatever joins the convolution.
+EpilogueNeeds needs_of(const Lowering& l, const Node& conv) {
   const bool strict = l.options.precision == Precision::kStrict;
-  TileWish wish;
+  EpilogueNeeds needs;
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
-  wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || conv.in[0] != 0);
-  wish.weights_lo = strict;
-  wish.wgmma = l.chip.wgmma;
-  wish.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
-  wish.multiprocessors = l.chip.multiprocessors;
+  needs.input_lo = strict && (l.options.dtype == Dtype::kF32 || conv.in[0] != 0);
+  needs.weights_lo = strict;
+  needs.wgmma = l.chip.wgmma;
+  needs.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
+  needs.multiprocessors = l.chip.multiprocessors;
   // Passes over the same operand share a copy, which all must be able to read: none may keep two numbers a
   // column.
-  wish.sweeps = std::ranges::all_of(l.passes, [&](const Pass& other) {
+  needs.own_copy = std::ranges::all_of(l.passes, [&](const Pass& other) {
     if (other.conv == kNone || l.graph[other.conv].in[0] != conv.in[0]) return true;
     const Fusion f = choose_fusion(l, other, kNone, true);
     return std::ranges::none_of(f.nodes, [&](Id id) {
       return f.reduction[id] && (is(l.graph[id], "moments") || is(l.graph[id], "softmax_stats"));
     });
   });
-  return wish;
+  return needs;
 }
 
 // What it must for this fusion too, whose pool has that window.
-void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry, const Shape& window,
-                TileWish& wish) {
-  wish.pooled = f.pool != kNone;
-  wish.pool = wish.rest = {1, 1, 1};
-  for (size_t a = 0; a < geometry.spatial && wish.pooled; ++a) {
+void add_needs(const Lowering& l, const Fusion& f, const ConvGeometry& geometry, const Shape& window,
+               EpilogueNeeds& needs) {
+  needs.pooled = f.pool != kNone;
+  needs.pool = needs.rest = {1, 1, 1};
+  for (size_t a = 0; a < geometry.spatial && needs.pooled; ++a) {
     const size_t axis = 3 - geometry.spatial + a;
-    wish.pool[axis] = static_cast<int>(window[a]);
-    wish.rest[axis] = static_cast<int>(pool_window(l.graph[f.pool])[a] / window[a]);
+    needs.pool[axis] = static_cast<int>(window[a]);
+    needs.rest[axis] = static_cast<int>(pool_window(l.graph[f.pool])[a] / window[a]);
   }
-  wish.whole_columns = f.whole_columns;
-  wish.one_sample = f.one_sample;
-  wish.store_phases = f.store_phases;
-  wish.all_outputs = f.all_outputs;
-  wish.reduces = std::ranges::find(f.reduction, true) != f.reduction.end();
-  wish.by_line = wish.pooled;
-  wish.pool_leaves = wish.pooled && f.stores == std::vector<Id>{f.pool} &&
-                     (!is_output(l.graph, f.pool) || l.options.dtype == Dtype::kF32);
+  needs.whole_columns = f.whole_columns;
+  needs.one_sample = f.one_sample;
+  needs.store_phases = f.store_phases;
+  needs.all_outputs = f.all_outputs;
+  needs.reduces = std::ranges::find(f.reduction, true) != f.reduction.end();
+  needs.mixes_samples = needs.pooled;
+  needs.pool_leaves = needs.pooled && f.stores == std::vector<Id>{f.pool} &&
+                      (!is_output(l.graph, f.pool) || l.options.dtype == Dtype::kF32);
   for (const Id id : f.nodes) {
     if (f.reduction[id])  // others keep numbers in registers for each column
-      wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == f.conv;
+      needs.mixes_samples = needs.mixes_samples && is(l.graph[id], "moments") && l.graph[id].in[0] == f.conv;
     else if (f.behind_pool[id] && id != f.pool)
-      wish.pool_leaves = false;
+      needs.pool_leaves = false;
   }
-  for (const Id id : f.stores) wish.by_line = wish.by_line && f.behind_pool[id];
-  wish.stores = !f.stores.empty();
-  wish.float_rows = f.stores == std::vector<Id>{l.graph.output} && l.options.dtype == Dtype::kF32 &&
-                    !f.scalar[l.graph.output] && geometry.out.back() % 4 == 0;
+  for (const Id id : f.stores) needs.mixes_samples = needs.mixes_samples && f.behind_pool[id];
+  needs.stores = !f.stores.empty();
+  needs.float_rows = f.stores == std::vector<Id>{l.graph.output} && l.options.dtype == Dtype::kF32 &&
+                     !f.scalar[l.graph.output] && geometry.out.back() % 4 == 0;
 }
 
 }  // namespace
 
 // With the pool, without; with reductions over space, without; at last the convolution alone.
-bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why) {
+std::unique_ptr<Schedule> choose_fusion_and_schedule(Lowering& l, Pass& pass, Fusion& fusion,
+                                                     std::string& why) {
   const ConvGeometry geometry = conv_geometry(l.graph, l.graph[pass.conv]);
-  TileWish wish = wish_of(l, l.graph[pass.conv]);
-  auto fits = [&](const Pass& part, Id pool, const Shape& window, bool over_space) {
+  EpilogueNeeds needs = needs_of(l, l.graph[pass.conv]);
+  auto schedule_for = [&](const Pass& part, Id pool, const Shape& window,
+                          bool over_space) -> std::unique_ptr<Schedule> {
     fusion = choose_fusion(l, part, pool, over_space);
-    if (pool != kNone && !fusion.holds(pool)) return false;
-    add_wishes(l, fusion, geometry, window, wish);
-    // Sweeps have both phases of the width at hand, even if nothing is stored.
-    if (wish.sweeps && wish.reduces && !wish.pooled && geometry.stride.back() == 2 &&
+    if (pool != kNone && !fusion.holds(pool)) return nullptr;
+    add_needs(l, fusion, geometry, window, needs);
+    // Depth streaming has both phases of the width at hand, even if nothing is stored.
+    if (needs.own_copy && needs.reduces && !needs.pooled && geometry.stride.back() == 2 &&
         fusion.store_phases == 1) {
-      wish.store_phases = fusion.store_phases = 2;
-      if (tile_conv(geometry, wish, tiles, why) && tiles.swept) return true;
-      wish.store_phases = fusion.store_phases = 1;
+      needs.store_phases = fusion.store_phases = 2;
+      std::unique_ptr<Schedule> both = choose_schedule(geometry, needs, why);
+      if (dynamic_cast<const DepthStreaming*>(both.get())) return both;
+      needs.store_phases = fusion.store_phases = 1;
     }
-    return tile_conv(geometry, wish, tiles, why);
+    return choose_schedule(geometry, needs, why);
   };
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.
   Id pool = kNone;
@@ -209,19 +219,21 @@ bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std
       pool == kNone ? std::vector<Shape>{} : windows_here(geometry, l.graph[pool]);
   for (const bool over_space : {true, false}) {
     for (const Shape& window : windows) {
-      if (!fits(pass, pool, window, over_space)) continue;
-      Shape here = window;  // what leaves a tile of whole lines
-      for (size_t a = 0; a < geometry.spatial; ++a) here[a] *= tiles.join[3 + a - geometry.spatial];
+      std::unique_ptr<Schedule> schedule = schedule_for(pass, pool, window, over_space);
+      if (!schedule) continue;
+      const std::array<int, 3> join = schedule->join();
+      Shape here = window;  // what leaves a tile
+      for (size_t a = 0; a < geometry.spatial; ++a) here[a] *= join[3 + a - geometry.spatial];
       pool = split_pool(l, pass, pool, here);
-      fusion = choose_fusion(l, pass, pool, over_space, tiles.joins());
-      return true;
+      fusion = choose_fusion(l, pass, pool, over_space, join[1] * join[2] > 1);
+      return schedule;
     }
-    if (fits(pass, kNone, {}, over_space)) return true;
+    if (auto schedule = schedule_for(pass, kNone, {}, over_space)) return schedule;
   }
   Pass alone;
   alone.nodes = alone.writes = {pass.conv};
   alone.conv = pass.conv;
-  return fits(alone, kNone, {}, false);
+  return schedule_for(alone, kNone, {}, false);
 }
 
 namespace {
@@ -241,16 +253,17 @@ void lower_head(Lowering& l, const Pass& pass, std::vector<bool>& done) {
 }
 
 // Places for what the convolution's kernel stores; `g` is the name of its tiles.
-void keep_stores(Lowering& l, const Fusion& fusion, ConvTiles& tiles, const std::string& g) {
+void keep_stores(Lowering& l, const Fusion& fusion, Schedule& schedule, const std::string& g) {
+  const Convolution& conv = schedule.conv;
   // Nobody else reads the copy.
   const bool alone = std::ranges::count_if(l.passes, [](const Pass& p) { return p.conv != kNone; }) == 1;
   for (const Id id : fusion.stores) {
     // Blocks of channels only of values behind a pool, for others are stored phase beside phase.
-    const bool behind = tiles.by_line && !is_output(l.graph, id) && !fusion.scalar[id];
-    const Id norm = behind && tiles.n * tiles.column_blocks == tiles.c_out ? norm_of_blocks(l, id) : kNone;
+    const bool behind = schedule.stores_blocks() && !is_output(l.graph, id) && !fusion.scalar[id];
+    const Id norm = behind && conv.n * conv.column_blocks == conv.c_out ? norm_of_blocks(l, id) : kNone;
     Location& place = l.source.places[id];
     if (norm == l.graph.output && l.options.dtype != Dtype::kF32 && fusion.stores.size() == 1 && alone &&
-        divide_lines(tiles, l.graph[id].shape[2], l.graph[id].shape[3])) {
+        schedule.divide(l.graph[id].shape[2], l.graph[id].shape[3])) {
       place = {Location::Kind::kOutput, 0, false, true, g};
     } else {
       l.keep(id);
@@ -271,95 +284,63 @@ Launch conv_launch(Lowering& l, const ConvKernel& k, const ConvLaunch& c, const 
   const auto threads = static_cast<unsigned>(c.block);
   l.write_kernel(full, threads, static_cast<unsigned>(c.resident), text, c.parameters, c.begin);
   return {full,
-          {static_cast<unsigned>(c.blocks), static_cast<unsigned>(k.tiles.column_blocks)},
+          {static_cast<unsigned>(c.blocks), static_cast<unsigned>(k.schedule->conv.column_blocks)},
           threads,
           static_cast<unsigned>(c.shared)};
 }
 
-int blocks_of(const ConvTiles& t) {
-  if (t.held) {
-    int blocks = 0;
-    for (const Owner& o : t.owners) blocks += o.blocks;
-    return blocks;
-  }
-  return t.by_line ? t.launched : t.joins() ? t.whole + t.split_units() * t.join[0] : t.tiles;
-}
-
 // The convolution on tensor cores.
 std::vector<Launch> tensor_launches(Lowering& l, const ConvKernel& k) {
-  const ConvTiles& t = k.tiles;
-  const int loader = t.by_line || t.swept ? 128 : 0;
-  Launch launch = conv_launch(
-      l, k,
-      {"conv", t.resident, blocks_of(t), t.warpgroups * 128 + loader, t.shared_bytes(),
-       t.swept     ? ", const __grid_constant__ Maps maps"
-       : t.by_line ? ", const __grid_constant__ LegTurns leg"
-                   : "",
-       t.legs.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }" : "await_previous();"},
-      conv_text(l, k.fusion, t, k.text, k.name(), false));
-  if (t.swept) launch.views = sweep_views(t, k.prepared);
-  const Work work = conv_work(l, k.fusion, t);
-  if (!t.by_line) {
-    launch.work = work;
-    return {launch};
-  }
-  std::vector<Launch> launches;
-  for (size_t leg = 0; leg < t.legs.size(); ++leg) {
-    launches.push_back(launch);
-    launches.back().numbers = leg_numbers(t, leg);
-    launches.back().work.add(work, static_cast<double>(t.legs[leg].end - t.legs[leg].first) / t.tiles);
-  }
-  return launches;
+  const Schedule& t = *k.schedule;
+  const KernelForm form = t.kernel_form();
+  const Launch one = conv_launch(l, k,
+                                 {"conv", t.resident, form.blocks, (t.warpgroups + form.producer) * 128,
+                                  t.shared_bytes(), form.parameters, form.begin},
+                                 t.kernel_text(l, k.fusion, k.text, k.name(), false));
+  return t.launches(one, conv_work(l, k.fusion, t), k.prepared);
 }
 
-// The same in float32, where fp16 cannot hold the data.
+// The same in float32, where fp16 cannot hold the data. It has no TMA at hand.
 Launch fma_launch(Lowering& l, const ConvKernel& k) {
-  const ConvTiles& t = k.tiles;
-  const int threads = t.warpgroups * 128;
-  ConvTiles plain = t;  // float32 products have no copy engine at hand
-  plain.staging = 0;
+  const Schedule& t = *k.schedule;
+  EpilogueForm form = t.epilogue_form();
+  const bool staged = std::exchange(form.staged, false);
   return conv_launch(
-      l, k,
-      {"conv_fma", 1, t.by_line || t.swept ? blocks_of(t) : std::min(l.chip.multiprocessors * 2, t.tiles),
-       threads, std::max(threads / 32 * t.n * 12, t.joined_bytes())},
-      conv_text(l, k.fusion, plain, t.staging > 0 ? epilogue(l, k.fusion, plain) : k.text, k.name(), true));
+      l, k, {"conv_fma", 1, t.fma_blocks(l.chip.multiprocessors), t.warpgroups * 128, t.fma_shared()},
+      t.kernel_text(l, k.fusion, staged ? epilogue(l, k.fusion, t, form) : k.text, k.name(), true));
 }
 
-// Whole lines: windows whose tiles left parts of them.
+// Windows whose tiles left parts of them.
 Launch join_launch(Lowering& l, const ConvKernel& k) {
   return conv_launch(
-      l, k, {"join", 0, k.tiles.split_units(), k.tiles.warpgroups * 128, 0},
+      l, k, {"join", 0, k.text.join_blocks, k.schedule->warpgroups * 128, 0},
       fmt::format("  typedef {} G;\n  if (((const Scale*)(a.ws + G::kScale))->other_path | ((const "
                   "Scale*)(a.packed + G::kWeightScale))->other_path) return;\n{}",
                   k.name(), k.text.join));
 }
 
 std::string conv_note(const Lowering& l, const ConvKernel& k) {
-  const ConvTiles& tiles = k.tiles;
+  const Schedule& t = *k.schedule;
   std::vector<std::string> names;
   for (const Id id : k.fusion.nodes) names.emplace_back(l.graph[id].op->name);
   return fmt::format(
       "kernel conv_{}: {} | {} rows x {} columns, {} warpgroups, {} products{}, {} KB of shared memory, {} "
       "tiles, {:.0f}% of rows useful{}",
-      k.index, fmt::join(names, " | "), tiles.m, tiles.n, tiles.warpgroups,
-      1 + tiles.input_lo + tiles.weights_lo, l.chip.wgmma ? " by wgmma" : " by mma.sync",
-      tiles.shared_bytes() >> 10, tiles.tiles, 100 * tiles.efficiency(),
-      tiles.swept     ? ", weights stay, planes go through a ring"
-      : tiles.held    ? ", weights stay in shared memory"
-      : tiles.by_line ? tiles.legs.size() > 1 ? ", line by line in two launches" : ", line by line"
-      : tiles.joins() ? ", whole lines"
-                      : "");
+      k.index, fmt::join(names, " | "), t.m, t.conv.n, t.warpgroups, t.conv.products(),
+      l.chip.wgmma ? " by wgmma" : " by mma.sync", t.shared_bytes() >> 10, t.tiles, 100 * t.efficiency(),
+      t.note());
 }
 
 // Gives the convolution's values their places, and writes down what its kernels are made of: constants,
 // products, the kernels that prepare its operands unless an earlier pass has, and the epilogue.
-ConvKernel prepare_kernel(Lowering& l, const Pass& pass, Fusion fusion, ConvTiles tiles) {
-  ConvKernel k{std::move(fusion), std::move(tiles), {}, {}, l.convs++};
+ConvKernel prepare_kernel(Lowering& l, const Pass& pass, Fusion fusion, std::unique_ptr<Schedule> schedule) {
+  ConvKernel k{std::move(fusion), std::move(schedule), {}, {}, l.convs++};
+  Schedule& t = *k.schedule;
   const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
   const std::string g = k.name();
-  keep_stores(l, k.fusion, k.tiles, g);
-  k.prepared = prepare(l, k.tiles, x, kernel);
-  l.kernels += geometry_text(g, k.tiles, k.prepared) + products_text(g, k.tiles);
+  keep_stores(l, k.fusion, t, g);
+  k.prepared = prepare(l, t, x, kernel);
+  l.kernels += t.constants_text(g, k.prepared) + t.products_text(g);
   for (const Id id : k.fusion.stores) {  // named by inlined values, even if no kernel calls them
     if (l.source.places[id].divided.empty()) continue;
     l.kernels += fmt::format(
@@ -367,8 +348,8 @@ ConvKernel prepare_kernel(Lowering& l, const Pass& pass, Fusion fusion, ConvTile
         "/ 16, i.x[2]), i.x[3] * 16 + i.x[1] % 16); }}\n",
         id, g);
   }
-  if (k.prepared.fresh) convert_and_pack(l, k.tiles, g, k.index, x, kernel);
-  k.text = epilogue(l, k.fusion, k.tiles);
+  if (k.prepared.fresh) convert_and_pack(l, t, g, k.index, x, kernel);
+  k.text = epilogue(l, k.fusion, t, t.epilogue_form());
   return k;
 }
 
@@ -383,15 +364,15 @@ size_t lower_conv(Lowering& l, size_t p, std::vector<bool>& done, std::string& w
   Pass& pass = l.passes[p];
   if (l.chip.major < 8) return why = "the chip is older than sm_80", 0;
   if (l.graph[pass.conv].in[2] != kNone) return why = "the convolution still has its bias", 0;
-  ConvTiles tiles;
   Fusion fusion;
-  if (!choose_tiles(l, pass, fusion, tiles, why)) return 0;
+  std::unique_ptr<Schedule> schedule = choose_fusion_and_schedule(l, pass, fusion, why);
+  if (!schedule) return 0;
   done.resize(l.graph.nodes.size(), false);  // a pool may be two now
-  if (tiles.steps.size() * (tiles.variants * 4 + 3) > 12000)
+  if (schedule->conv.steps.size() * (schedule->conv.variants * 4 + 3) > 12000)
     return why = "its taps overflow the constant tables", 0;
   lower_head(l, pass, done);
-  std::optional<CoSchedule> both = co_schedule(l, p, fusion, tiles);
-  const ConvKernel k = prepare_kernel(l, pass, std::move(fusion), std::move(tiles));
+  std::optional<CoSchedule> both = co_schedule(l, p, fusion, *schedule);
+  const ConvKernel k = prepare_kernel(l, pass, std::move(fusion), std::move(schedule));
   if (!both) {
     for (Launch& launch : tensor_launches(l, k)) l.run(std::move(launch));
     l.run(fma_launch(l, k));
@@ -405,7 +386,7 @@ size_t lower_conv(Lowering& l, size_t p, std::vector<bool>& done, std::string& w
   finish(l, k, done);
   lower_head(l, l.passes[p + 1], done);
   const ConvKernel second =
-      prepare_kernel(l, l.passes[p + 1], std::move(both->fusion), std::move(both->tiles));
+      prepare_kernel(l, l.passes[p + 1], std::move(both->fusion), std::move(both->schedule));
   Launch last = fma_launch(l, second);
   finish(l, second, done);
   for (Launch& launch : co_scheduled_launches(l, k, second, both->launches, combine))

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/cuda/lower.h"
+#include "engine/cuda/schedule/schedule.h"
 
 namespace upweave::cuda {
 
@@ -39,17 +40,19 @@ struct EpilogueText {
   std::string window;  // for one row, after the loop
   std::string finish;  // once, at the end; in sweeps, when a sample is left
   std::string kept;    // sweeps: declared once, before all tiles
-  std::string join;    // whole lines, if not empty: the kernel behind, for units whose tiles left parts
+  std::string join;    // if not empty, the kernel behind, for windows whose tiles left parts
+  int join_blocks = 0;
 };
-EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
+EpilogueText epilogue(Lowering& l, const Fusion& f, const Schedule& t, const EpilogueForm& form);
 
-// The tiling that takes along as much of the pass as fits, and what that is.
-bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why);
+// The schedule that takes along as much of the pass as fits, and what that is; or none, and why.
+std::unique_ptr<Schedule> choose_fusion_and_schedule(Lowering& l, Pass& pass, Fusion& fusion,
+                                                     std::string& why);
 
 // A convolution whose constants, products and operands are written down: all that its kernel is made of.
 struct ConvKernel {
   Fusion fusion;
-  ConvTiles tiles;
+  std::unique_ptr<Schedule> schedule;
   Prepared prepared;
   EpilogueText text;
   int index = 0;  // of conv_0, conv_fma_0, ...

@@ -24,20 +24,23 @@ const char kConv[] =
 const char kEpilogue[] =
 #include "engine/cuda/kernels/epilogue.cuh"
     ;
-const char kProductsSm80[] =
-#include "engine/cuda/kernels/products_sm80.cuh"
+const char kWholeLines[] =
+#include "engine/cuda/kernels/whole_lines.cuh"
     ;
-const char kProductsSm90[] =
-#include "engine/cuda/kernels/products_sm90.cuh"
+const char kBoxesSm80[] =
+#include "engine/cuda/kernels/boxes_sm80.cuh"
     ;
-const char kLinesSm90[] =
-#include "engine/cuda/kernels/lines_sm90.cuh"
+const char kBoxesSm90[] =
+#include "engine/cuda/kernels/boxes_sm90.cuh"
     ;
-const char kSweepSm90[] =
-#include "engine/cuda/kernels/sweep_sm90.cuh"
+const char kWeightStationarySm90[] =
+#include "engine/cuda/kernels/weight_stationary_sm90.cuh"
     ;
-const char kHeldSm90[] =
-#include "engine/cuda/kernels/held_sm90.cuh"
+const char kLineByLineSm90[] =
+#include "engine/cuda/kernels/line_by_line_sm90.cuh"
+    ;
+const char kDepthStreamingSm90[] =
+#include "engine/cuda/kernels/depth_streaming_sm90.cuh"
     ;
 
 // d += A B for one warpgroup: 64 rows, `n` columns, 16 terms.
@@ -199,13 +202,13 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   std::string text = options.precision == Precision::kFast ? "#define UPWEAVE_FAST\n" : "";
   text += std::string(kPrelude) + kGeneric;
   if (l.convs > 0) {
-    text += std::string(index::kText) + kConv + kEpilogue;
+    text += std::string(index::kText) + kConv + kEpilogue + kWholeLines;
     if (chip.wgmma) {
       text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
       for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);
-      text += std::string(kProductsSm90) + kHeldSm90 + kLinesSm90 + kSweepSm90;
+      text += std::string(kBoxesSm90) + kWeightStationarySm90 + kLineByLineSm90 + kDepthStreamingSm90;
     } else {
-      text += kProductsSm80;
+      text += kBoxesSm80;
     }
   }
   l.out.source = text + l.source.functions() + l.kernels;

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/conv_tiles.h"
 #include "engine/cuda/source.h"
 #include "plan/plan.h"
 
@@ -22,7 +21,7 @@ struct Chip {
   std::string arch() const;
 };
 
-// A tensor that the copy engine goes through by boxes: what the driver makes a map of when a run's pointers
+// A tensor that TMA goes through by boxes: what the driver makes a map of when a run's pointers
 // are known.
 struct TensorView {
   bool used = false, output = false;  // in the output's memory; otherwise in the workspace
@@ -81,9 +80,6 @@ struct Prepared {
   bool fresh = true;  // made for this convolution, not shared with an earlier one
 };
 
-// What sweeps go through: the copy, for even and for odd shifts along the width, and the output.
-std::vector<TensorView> sweep_views(const ConvTiles& t, const Prepared& p);
-
 // --- Shared by the files that make it
 struct Lowering {
   Lowering(const FusedPlan& plan, const Options& options, const Chip& chip);
@@ -120,8 +116,9 @@ struct Lowering {
 // others of values with a kernel of their own: one value, a norm with its moments, and a mean of a
 // convolution by way of sums over boxes.
 struct Fusion;
-Work convert_work(const Lowering& l, Id input, const ConvTiles& t);
-Work conv_work(const Lowering& l, const Fusion& f, const ConvTiles& t);
+class Schedule;
+Work convert_work(const Lowering& l, Id input, const Schedule& t);
+Work conv_work(const Lowering& l, const Fusion& f, const Schedule& t);
 void note_work(Lowering& l, Id id, LaunchId launch);
 void note_norm_work(Lowering& l, Id id, LaunchId launch);
 void note_mean_conv_work(Lowering& l, Id id, LaunchId sums, LaunchId products);

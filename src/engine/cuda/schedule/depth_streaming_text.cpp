@@ -1,8 +1,10 @@
 #include <algorithm>
 
-#include "engine/cuda/conv_text.h"
+#include "engine/cuda/lower.h"
+#include "engine/cuda/schedule/depth_streaming.h"
+#include "engine/cuda/schedule/tile_text.h"
 
-// The text of a convolution's kernel that sweeps through the depth.
+// The text of a convolution's kernel that streams through the depth.
 namespace upweave::cuda {
 namespace {
 
@@ -13,27 +15,27 @@ struct Product {
 };
 
 // The products of a group of phases: those of both width phases, then the others. `slab` is the group's first
-// among its owner's.
+// among its part's.
 struct Products {
   std::vector<Product> shared, alone;
 
-  Products(const ConvTiles& t, const Owner& owner, int group, int slab) {
-    const int first = t.group_begin[t.class_begin[2 * group]],
-              middle = t.group_begin[t.class_begin[2 * group + 1]],
-              end = t.group_begin[t.class_begin[2 * group + 2]];
+  Products(const DepthStreaming& t, const DepthStreaming::ColumnPart& part, int group, int slab) {
+    const int first = t.conv.group_begin[t.conv.class_begin[2 * group]],
+              middle = t.conv.group_begin[t.conv.class_begin[2 * group + 1]],
+              end = t.conv.group_begin[t.conv.class_begin[2 * group + 2]];
     for (int i = first; i < end; ++i) {
       const bool both = i - first < 2 * t.shared_taps[group];
       if (both && (i - first) % 2 == 1) continue;
-      const Step& step = t.steps[t.stream[i]];
+      const Step& step = t.conv.steps[t.order[i]];
       const auto& [d, h, w] = step.delta[0];
       Product p;
-      p.phase = both ? 2 : t.stream[i] >= middle;
+      p.phase = both ? 2 : t.order[i] >= middle;
       p.view = w & 1;
-      p.plane = d - owner.depth;
-      const PairView& v = t.views[p.view];
-      p.place =
-          ((h - owner.line) * 2 * v.pairs + (w - v.first) / 2) * t.row_bytes() + step.block * t.part_bytes;
-      p.slab = (slab + i - first) * t.n * t.row_bytes();
+      p.plane = d - part.depth;
+      const DepthStreaming::PairView& v = t.views[p.view];
+      p.place = ((h - part.line) * 2 * v.pairs + (w - v.first) / 2) * t.conv.row_bytes() +
+                step.block * t.part_bytes;
+      p.slab = (slab + i - first) * t.conv.n * t.conv.row_bytes();
       (both ? shared : alone).push_back(p);
     }
   }
@@ -41,15 +43,15 @@ struct Products {
 
 // Instructions of 16 terms, one width phase's and the other's in turn: those of one wait for one another.
 // `halves`: rows' and columns' bytes from hi to what is multiplied, for each product of a term.
-std::string instructions(const ConvTiles& t, const std::vector<Product>& products, const char* sums, bool add,
-                         const std::vector<std::array<int, 2>>& halves) {
+std::string instructions(const DepthStreaming& t, const std::vector<Product>& products, const char* sums,
+                         bool add, const std::vector<std::array<int, 2>>& halves) {
   std::vector<std::string> of[2];
   bool begun[3] = {add, add, add};
   for (const Product& x : products) {
     for (const auto& [rows, columns] : halves) {
-      for (int k = 0; k < t.ck / 16; ++k) {
+      for (int k = 0; k < t.conv.ck / 16; ++k) {
         of[x.phase == 1].push_back(fmt::format(
-            "      at.multiply<{}>({}, {}, {}, {}, {}, {});\n", x.phase == 2 ? 2 * t.n : t.n,
+            "      at.multiply<{}>({}, {}, {}, {}, {}, {});\n", x.phase == 2 ? 2 * t.conv.n : t.conv.n,
             x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase), x.plane,
             x.view, x.place + rows + k * 32, x.slab + columns + k * 32, begun[x.phase]));
         begun[x.phase] = true;
@@ -66,14 +68,14 @@ std::string instructions(const ConvTiles& t, const std::vector<Product>& product
 }
 
 // One product a term.
-std::string whole_products(const ConvTiles& t, const Products& p) {
+std::string whole_products(const DepthStreaming& t, const Products& p) {
   std::vector<Product> all;
   bool any[2] = {};
   for (Product x : p.shared) {
     x.phase = 0;
     all.push_back(x);
     x.phase = 1;
-    x.slab += t.n * t.row_bytes();
+    x.slab += t.conv.n * t.conv.row_bytes();
     all.push_back(x);
   }
   all.insert(all.end(), p.alone.begin(), p.alone.end());
@@ -91,7 +93,7 @@ std::string whole_products(const ConvTiles& t, const Products& p) {
 // hi*lo + lo*hi + hi*hi, the small ones first: one chain where lo has hi's scale, otherwise with the sums
 // brought to the next product's scale in between. Products of twice the columns have sums of their own: on
 // the same registers as others the compiler would put them one after the other.
-std::string split_products(const ConvTiles& t, const Products& p) {
+std::string split_products(const DepthStreaming& t, const Products& p) {
   using Halves = std::vector<std::array<int, 2>>;
   const std::array<int, 2> rows_lo{t.tile_half(), 0}, columns_lo{0, t.weight_shared() / 2}, none{0, 0};
   struct Sums {
@@ -116,7 +118,7 @@ std::string split_products(const ConvTiles& t, const Products& p) {
            instructions(t, sums.products, sums.name, add, halves) + "      }\n";
   };
   Halves mixed{columns_lo};
-  if (t.input_lo) mixed.insert(mixed.begin(), rows_lo);
+  if (t.conv.input_lo) mixed.insert(mixed.begin(), rows_lo);
   std::string text =
       "      float part[2][1][G::kNr]; (void)part;\n      if (scales.one) {\n      wgmma_fence();\n";
   for (const Sums& sums : all) text += pass(sums, false, mixed);
@@ -127,10 +129,10 @@ std::string split_products(const ConvTiles& t, const Products& p) {
   const std::string done = "      wgmma_commit();\n      wgmma_wait();\n";
   for (const Sums& sums : all) {
     text += "      wgmma_fence();\n";
-    if (t.input_lo)
+    if (t.conv.input_lo)
       text += pass(sums, false, {rows_lo}) + done + sums.each("hold(", ")") +
               sums.each("scale(", ", scales.to_columns)") + "      wgmma_fence();\n";
-    text += pass(sums, t.input_lo, {columns_lo}) + done + sums.each("hold(", ")") +
+    text += pass(sums, t.conv.input_lo, {columns_lo}) + done + sums.each("hold(", ")") +
             sums.each("scale(", ", scales.to_whole)") + "      wgmma_fence();\n" + pass(sums, true, {none}) +
             done + sums.each("hold(", ")");
   }
@@ -144,19 +146,20 @@ std::string split_products(const ConvTiles& t, const Products& p) {
   return text;
 }
 
-// What this block's owner has, and those before it together, as operands.
+// What this block's part has, and those before it together, as operands.
 template <class F>
-std::string own(const ConvTiles& t, F value) {
-  return fmt::format("({})", by_owner(t, value));
+std::string own(const DepthStreaming& t, F value) {
+  return fmt::format("({})", by_owner(each_part(t.parts, value)));
 }
 template <class F>
-std::string before_own(const ConvTiles& t, F value) {
-  return fmt::format("({})", before_owner(t, value));
+std::string before_own(const DepthStreaming& t, F value) {
+  return fmt::format("({})", before_owner(each_part(t.parts, value)));
 }
+using Column = DepthStreaming::ColumnPart;
 
 // Which jobs are this block's, and the items they are made of: the pieces of all jobs for each group of
 // phases, those of one group together, so that whole lines are stored at a time.
-std::string start_text(const ConvTiles& t, const std::string& g, bool fma, const std::string& role) {
+std::string block_start(const DepthStreaming& t, const std::string& g, bool fma, const std::string& role) {
   return fmt::format(
       "  typedef {} G;\n  constexpr bool fma = {}; (void)fma;\n"
       "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
@@ -170,9 +173,10 @@ std::string start_text(const ConvTiles& t, const std::string& g, bool fma, const
       role.empty()
           ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
                         "G::kTiles; (void)owner;\n",
-                        owner_of_block(t), before_own(t, &Owner::blocks), own(t, &Owner::blocks))
+                        owner_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
+                        own(t, &Column::blocks))
           : role,
-      own(t, &Owner::planes), own(t, group_count));
+      own(t, &Column::planes), own(t, group_count));
 }
 
 // Where float32 products read, for data that fp16 cannot hold.
@@ -184,7 +188,7 @@ std::string fma_start(const Lowering& l, const Node& conv) {
 }
 
 // The last warpgroup brings weights and planes; its registers go to the others.
-std::string pipe_start(const ConvTiles& t, const std::string& g) {
+std::string pipe_start(const DepthStreaming& t, const std::string& g) {
   const int all = t.warpgroups + 1,
             registers = (65536 / (all * 128) / 8 * 8 * all - 24) / t.warpgroups / 8 * 8;
   return fmt::format(
@@ -197,12 +201,12 @@ std::string pipe_start(const ConvTiles& t, const std::string& g) {
       "  const LoScales scales{{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo}};\n"
       "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Sweep<G>::kScratchAt) + "
       "warpgroup * 4 * G::kN * 3; (void)scratch;\n",
-      own(t, &Owner::depth), own(t, &Owner::line), g, before_own(t, group_count), own(t, group_count),
+      own(t, &Column::depth), own(t, &Column::line), g, before_own(t, group_count), own(t, group_count),
       std::min(registers, 240));
 }
 
 // leave_samples(until): every warpgroup leaves a part of every sample that its block meets.
-std::string samples_text(const ConvTiles& t, const std::string& finish) {
+std::string samples_text(const DepthStreaming& t, const std::string& finish) {
   return fmt::format(
       "  int at_sample = walk.first / G::kSampleJobs;\n  auto leave_samples = [&](int until) {{\n"
       "    for (; at_sample < until; ++at_sample) {{\n"
@@ -212,22 +216,22 @@ std::string samples_text(const ConvTiles& t, const std::string& finish) {
       "      auto sample_part = [&](i64 at, int slot) {{ return (float*)(a.ws + at) + (((i64)at_sample * "
       "G::kSampleSlots + {} + slot) * (G::kThreads / 128) + warpgroup) * (G::kN * 3); }};\n{}    }}\n"
       "  }};\n",
-      own(t, &Owner::slots), own(t, &Owner::first_slot), finish);
+      own(t, &Column::slots), own(t, &Column::first_slot), finish);
 }
 
 // Where an item is: its job's tile, which piece of it, which phases; before its sums.
-std::string item_text(const ConvTiles& t, const EpilogueText& e, const std::string& g) {
+std::string item_text(const DepthStreaming& t, const EpilogueText& e, const std::string& g) {
   const std::string place = "item % each / (G::kM / 64)";  // among the owner's groups
   return fmt::format(
       "    const int k = item / each, job = walk.job(k), q = item % (G::kM / 64), tile = job_tile<G>(job);\n"
       "    const int group = {0};\n{1}    const int ed = group / {2}, eh = group % {2}, ew = 0; (void)ew;\n"
       "    float sum[2][1][G::kNr];\n",
-      t.owners.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
-      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.axis[1].classes);
+      t.parts.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
+      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.conv.axis[1].classes);
 }
 
 // The epilogue of an item's sums.
-std::string point_text(const EpilogueText& e) {
+std::string item_epilogue(const EpilogueText& e) {
   return e.state +
          "    { const int ud = 0, uh = 0, uw = 0;\n"
          "    const Row row = row_of<G>(tile, q, threadIdx.x / 32 % 4 * 16 + lane / 4);\n" +
@@ -247,11 +251,11 @@ std::string fma_loop(const std::string& g, const std::string& item, const std::s
 
 // Warpgroups that take a turn together go on while one of them has an item. One that has none leaves all
 // planes before it waits for its turn: the other may need a place in the ring that it has not left yet.
-std::string pipe_loop(const ConvTiles& t, const std::string& g, const std::string& item,
+std::string pipe_loop(const DepthStreaming& t, const std::string& g, const std::string& item,
                       const std::string& point) {
   const int together = t.warpgroups / t.takers;
-  const bool uneven = std::ranges::any_of(t.owners, [&](const Owner& owner) {
-    return static_cast<int>(owner.groups.size()) * (t.m / 64) % together != 0;
+  const bool uneven = std::ranges::any_of(t.parts, [&](const Column& part) {
+    return static_cast<int>(part.groups.size()) * (t.m / 64) % together != 0;
   });
   return fmt::format(
       "#pragma unroll 1\n"
@@ -267,21 +271,32 @@ std::string pipe_loop(const ConvTiles& t, const std::string& g, const std::strin
 
 }  // namespace
 
-std::string swept_products(const std::string& g, const ConvTiles& t) {
-  // Groups of different owners often have the same text, for it counts from what the owner brings. Where each
-  // term is three products it stands there once, since compilers take seconds for it; where one, kernels
+std::string DepthStreaming::own_constants(const Prepared&) const {
+  ConstantsText t;
+  t.put("kPlanes", planes), t.put("kRun", run), t.put("kAbreast", side_by_side);
+  t.put("kTileLines", tile_lines), t.put("kLinesBefore", lines_before);
+  t.put("kEvenPairs", views[0].pairs), t.put("kOddPairs", views[1].pairs), t.put("kOddAt", views[1].at);
+  t.put("kSampleJobs", jobs_of_sample()), t.put("kSampleSlots", sample_slots());
+  t.put("kPartBytes", part_bytes), t.put("kStaging", staging);
+  t.put("kGroupsOfPhases", conv.phase_groups());
+  return t.text;
+}
+
+std::string DepthStreaming::products_text(const std::string& g) const {
+  // Groups of different parts often have the same text, for it counts from what the part has brought. Where
+  // each term is three products it stands there once, since compilers take seconds for it; where one, kernels
   // became slower that way.
-  const bool once = t.input_lo && t.weights_lo;
+  const bool once = conv.input_lo && conv.weights_lo;
   std::vector<std::pair<std::string, std::string>> cases;  // text, labels
-  for (const Owner& owner : t.owners) {
+  for (const ColumnPart& part : parts) {
     int slab = 0;
-    for (size_t i = 0; i < owner.groups.size(); ++i) {
-      const Products p(t, owner, owner.groups[i], slab);
-      slab += owner.slabs[i][1];
-      const std::string text = t.input_lo || t.weights_lo ? split_products(t, p) : whole_products(t, p);
+    for (size_t i = 0; i < part.groups.size(); ++i) {
+      const Products p(*this, part, part.groups[i], slab);
+      slab += part.slabs[i][1];
+      const std::string text = conv.exact() ? split_products(*this, p) : whole_products(*this, p);
       auto same = std::ranges::find(cases, text, &std::pair<std::string, std::string>::first);
       if (!once || same == cases.end()) same = cases.insert(cases.end(), {text, ""});
-      same->second += fmt::format("case {}: ", owner.groups[i]);
+      same->second += fmt::format("case {}: ", part.groups[i]);
     }
   }
   std::string body;
@@ -295,15 +310,16 @@ std::string swept_products(const std::string& g, const ConvTiles& t) {
       g, body);
 }
 
-std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
-                       const std::string& g, bool fma, const std::string& role) {
+std::string DepthStreaming::role_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e,
+                                      const std::string& g, bool fma, const std::string& role) const {
+  const DepthStreaming& t = *this;
   const bool leaves = !e.finish.empty();  // parts of reductions over space
-  std::string s = start_text(t, g, fma, role);
+  std::string s = block_start(t, g, fma, role);
   s += fma ? fma_start(l, l.graph[fusion.conv]) : pipe_start(t, g);
   s += e.kept;
   if (leaves) s += samples_text(t, e.finish);
-  s += fma ? fma_loop(g, item_text(t, e, g), point_text(e))
-           : pipe_loop(t, g, item_text(t, e, g), point_text(e));
+  s += fma ? fma_loop(g, item_text(t, e, g), item_epilogue(e))
+           : pipe_loop(t, g, item_text(t, e, g), item_epilogue(e));
   if (leaves) s += "  leave_samples((walk.first + walk.count - 1) / G::kSampleJobs + 1);\n";
   return s;
 }

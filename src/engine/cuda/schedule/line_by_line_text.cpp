@@ -1,4 +1,6 @@
-#include "engine/cuda/conv_text.h"
+#include "engine/cuda/lower.h"
+#include "engine/cuda/schedule/line_by_line.h"
+#include "engine/cuda/schedule/tile_text.h"
 
 // The text of a convolution's kernel whose tiles go by line.
 namespace upweave::cuda {
@@ -11,7 +13,7 @@ constexpr const char* kRows =
     "16 + lane / 4 + 8 * r);\n";
 
 // One class of outputs after the other; `products` fills sum[0].
-std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::string& products,
+std::string classes_text(const LineByLine& t, const EpilogueText& e, const std::string& products,
                          const std::string& rows) {
   const std::string point = fmt::format(
       "      const int p = 0, ud = 0, uh = 0, uw = s; (void)p; const Row& row = rows[p][r];\n{}", e.point);
@@ -35,13 +37,74 @@ std::string classes_text(const ConvTiles& t, const EpilogueText& e, const std::s
       "{}#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n"
       "    const int ed = group, eh = 0, ew = 0; (void)eh;\n    float sum[1][G::kSums][G::kNr];\n"
       "{}{}{}{}  }}\n{}",
-      before, t.phases.size(), products, rows, e.sums, points, behind);
+      before, t.conv.phases.size(), products, rows, e.sums, points, behind);
 }
 
 }  // namespace
 
-std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
-                      const std::string& g, bool fma) {
+EpilogueForm LineByLine::epilogue_form() const {
+  EpilogueForm form;
+  form.parts_by_block = form.height_is_sample = true;
+  form.pool_in_memory = pool_in_memory;
+  return form;
+}
+
+TileConstants LineByLine::constants() const {
+  TileConstants c;
+  c.by_line = true;
+  c.segments = static_cast<int>(segments.list.size()), c.segment_rows = segments.rows;
+  c.buffers = kBuffers, c.stages = stages;
+  return c;
+}
+
+std::string LineByLine::own_constants(const Prepared& p) const {
+  if (!divided) return "";
+  ConstantsText t;
+  t.put("kPooledLines", divided->lines), t.put("kPooledWidth", divided->width);
+  t.put("kOwnLines", divided->own_lines), t.put("kRestSamples", divided->samples);
+  t.put_long("kRest", p.copy);
+  return t.text;
+}
+
+std::string LineByLine::own_tables(const std::string& g) const {
+  std::vector<int> last;
+  for (const LineLaunch& launch : parts) {
+    for (size_t turn = 0; turn < launch.last_turns(); ++turn) {
+      for (const auto& mine : launch.last_tiles) last.push_back(turn < mine.size() ? mine[turn] : tiles);
+    }
+  }
+  // Every line's taps and variants have the same offsets.
+  return table(g + "_shifts", "int", line_shift) + table(g + "_order", "int", line_order) +
+         table(g + "_last", "int", last) +
+         table(g + "_offsets", "int", byte_offsets(conv, segments, 0, conv.group_begin[1]));
+}
+
+KernelForm LineByLine::kernel_form() const {
+  return {
+      launched, true, ", const __grid_constant__ LegTurns leg",
+      parts.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }" : "await_previous();"};
+}
+
+std::vector<int> LineByLine::launch_numbers(size_t which) const {
+  size_t lists = 0;
+  for (size_t i = 0; i < which; ++i) lists += parts[i].last_turns() * launched;
+  const LineLaunch& launch = parts[which];
+  return {static_cast<int>(which), launch.first, launch.plain_turns,
+          launch.plain_turns + static_cast<int>(launch.last_turns()), static_cast<int>(lists)};
+}
+
+std::vector<Launch> LineByLine::launches(const Launch& one, const Work& work, const Prepared&) const {
+  std::vector<Launch> result;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Launch& launch = result.emplace_back(one);
+    launch.numbers = launch_numbers(i);
+    launch.work.add(work, static_cast<double>(parts[i].end - parts[i].first) / tiles);
+  }
+  return result;
+}
+
+std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e,
+                                    const std::string& g, bool fma) const {
   std::string s = fmt::format(
       "  typedef {0} G;\n  constexpr bool fma = {1};\n"
       "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
@@ -52,34 +115,30 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "(void)owner;\n  const bool more = {3}; (void)more;\n",
       g, fma, fma ? "!" : "", fma ? "false" : "leg.number > 0");
   if (fma) {
-    const Node& conv = l.graph[fusion.conv];
+    const Node& node = l.graph[fusion.conv];
     s += fmt::format(
         "  float* scratch = (float*)raw + threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n"
         "  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n",
-        input_value(l, conv.in[0], Mapped::kInput), input_value(l, conv.in[1], Mapped::kKernel));
+        input_value(l, node.in[0], Mapped::kInput), input_value(l, node.in[1], Mapped::kKernel));
     const std::string products = fmt::format(
         "    products_fma<G>(sum[0], group, {0}_classes, {0}_groups, (const int(*)[3]){0}_taps, (const "
         "int(*)[3]){0}_deltas, rows, xv, wv);\n",
         g);
     return s + e.state +
            "#pragma unroll 1\n  for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {\n" +
-           kRows + classes_text(t, e, products, "") + "  }\n" + e.finish;
-  }
-  std::vector<int> offsets;
-  for (int step = 0; step < t.group_begin[1]; ++step) {
-    for (const int row : t.steps[step].row_offset) offsets.push_back(row * t.row_bytes());
+           kRows + classes_text(*this, e, products, "") + "  }\n" + e.finish;
   }
   // A second leg stores over what the first reads; its first products need not wait for that.
   const std::string settled =
-      t.legs.size() > 1 ? "  if (more && turn == 0 && group == 0) await_previous();\n" : "";
+      parts.size() > 1 ? "  if (more && turn == 0 && group == 0) await_previous();\n" : "";
   const std::string lines =
       fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
   const std::string products =
-      t.input_lo || t.weights_lo
+      conv.exact()
           ? fmt::format("    pipe.split_products({}, {}_offsets, G::kInputLo ? sx.lo : 1.f, sw.lo);\n", lines,
                         g)
-          : fmt::format("    pipe.products<{}>({}, {{{}}});\n", t.group_begin[1], lines,
-                        fmt::join(offsets, ", "));
+          : fmt::format("    pipe.products<{}>({}, {{{}}});\n", conv.group_begin[1], lines,
+                        fmt::join(byte_offsets(conv, segments, 0, conv.group_begin[1]), ", "));
   s += fmt::format(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
       "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
@@ -92,7 +151,7 @@ std::string line_text(const Lowering& l, const Fusion& fusion, const ConvTiles& 
       "  for (int turn = 0, tile; (tile = line_tile<G>(turn, leg, {0}_order, {0}_last)) < G::kTiles; ++turn) "
       "{{\n",
       g, e.state);
-  return s + classes_text(t, e, products + settled, kRows) + "  }\n" +
+  return s + classes_text(*this, e, products + settled, kRows) + "  }\n" +
          (settled.empty() ? "" : "  if (more) await_previous();\n") + e.finish + "  }\n";
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "engine/cuda/choose.h"
 #include "engine/cuda/cost.h"
 #include "engine/cuda/schedule/depth_streaming.h"
+#include "engine/cuda/work.h"
 
 // A pass for reductions over each sample's space, and the pass that reads them, in one kernel that is
 // launched once for each half of the samples and once more. In each launch some blocks reduce the next

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/cuda/fuse.h"
+#include "engine/cuda/conv_kernels.h"
 
 namespace upweave::cuda {
 

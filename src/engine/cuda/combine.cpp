@@ -1,4 +1,4 @@
-#include "engine/cuda/fuse.h"
+#include "engine/cuda/conv_kernels.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 

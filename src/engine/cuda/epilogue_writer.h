@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/fuse.h"
+#include "engine/cuda/epilogue.h"
 
 namespace upweave::cuda {
 

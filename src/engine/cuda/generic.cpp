@@ -1,12 +1,13 @@
+#include "engine/cuda/generic.h"
+
 #include <algorithm>
 
-#include "engine/cuda/lower.h"
+#include "engine/cuda/work.h"
 #include "graph/operation.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/norms.h"
 #include "graph/ops/reductions.h"
 
-// A kernel for one value: the road that every graph can take.
 namespace upweave::cuda {
 namespace {
 

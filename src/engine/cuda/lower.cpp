@@ -4,7 +4,10 @@
 
 #include "base/checked.h"
 #include "base/dtype.h"
+#include "engine/cuda/generic.h"
 #include "engine/cuda/kernels/index.h"
+#include "engine/cuda/lower_conv.h"
+#include "engine/cuda/norm.h"
 #include "graph/operation.h"
 
 namespace upweave::cuda {

@@ -112,28 +112,4 @@ struct Lowering {
   LaunchId run(Launch launch);
 };
 
-// What launches must do. The first two of a convolution: making the fp16 copy of its input, and itself. The
-// others of values with a kernel of their own: one value, a norm with its moments, and a mean of a
-// convolution by way of sums over boxes.
-struct Fusion;
-class Schedule;
-Work convert_work(const Lowering& l, Id input, const Schedule& t);
-Work conv_work(const Lowering& l, const Fusion& f, const Schedule& t);
-void note_work(Lowering& l, Id id, LaunchId launch);
-void note_norm_work(Lowering& l, Id id, LaunchId launch);
-void note_mean_conv_work(Lowering& l, Id id, LaunchId sums, LaunchId products);
-
-// Computes node `id` by a kernel of its own and stores it.
-void lower_alone(Lowering& l, Id id, bool packing = false);
-// A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that
-// alone reads them, in one sweep. Returns that normalize, or kNone if nothing was done.
-Id lower_norm(Lowering& l, Id id);
-// Such a norm that alone reads value `id`, when it is stored, and then can read blocks of channels; or kNone.
-Id norm_of_blocks(const Lowering& l, Id id);
-// Whether a kernel of its own is needed, or its readers can compute it in place.
-bool must_store(const Lowering& l, Id id);
-// The convolution of pass `p` with all that it can take of its pass, and the next pass's too where both share
-// a kernel. Returns how many passes that were; 0 (and `why`) if it must go the general way.
-size_t lower_conv(Lowering& l, size_t p, std::vector<bool>& done, std::string& why);
-
 }  // namespace upweave::cuda

@@ -1,11 +1,12 @@
+#include "engine/cuda/norm.h"
+
 #include <algorithm>
 
 #include "base/dtype.h"
-#include "engine/cuda/lower.h"
+#include "engine/cuda/work.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
-// Norms over instances and groups whose sets fit a block's registers: moments and normalize in one sweep.
 namespace upweave::cuda {
 namespace {
 

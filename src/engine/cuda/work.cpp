@@ -1,12 +1,12 @@
+#include "engine/cuda/work.h"
+
 #include <algorithm>
 
 #include "base/dtype.h"
 #include "engine/cuda/cost.h"
-#include "engine/cuda/fuse.h"
 #include "graph/operation.h"
 #include "graph/ops/conv_transpose.h"
 
-// What kernels must do, counted while they are made: operations and bytes, for explain's prediction.
 namespace upweave::cuda {
 namespace {
 

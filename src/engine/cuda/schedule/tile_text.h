@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/fuse.h"
+#include "engine/cuda/epilogue.h"
 #include "engine/cuda/schedule/row_segments.h"
 
 namespace upweave::cuda {

@@ -2,6 +2,7 @@
 // written.
 #include <gtest/gtest.h>
 
+#include "engine/cuda/code.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/lower.h"
 #include "engine/engine.h"
@@ -155,6 +156,13 @@ TEST(CudaLower, GroupsTakeTheGeneralRoad) {
   const Lowered lowered = lower_text("conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}});
   EXPECT_NE(joined(lowered.notes).find("groups"), std::string::npos);
   EXPECT_EQ(lowered.run.size(), 2u);
+}
+
+TEST(CudaCode, FillsNamedPlaces) {
+  EXPECT_EQ(code("if ($a) { x[$n$ll] = $a; } $end", {{"a", "b < 3"}, {"n", 12}, {"end", true}}),
+            "if (b < 3) { x[12ll] = b < 3; } true");
+  EXPECT_THROW(code("$a $b", {{"a", 1}}), Error);
+  EXPECT_THROW(code("$a", {{"a", 1}, {"b", 2}}), Error);
 }
 
 TEST(CudaDriver, IsThereOrSaysWhatIsMissing) {

@@ -1,3 +1,4 @@
+#include "engine/cuda/code.h"
 #include "engine/cuda/conv_kernels.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
@@ -34,10 +35,14 @@ std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
                         norm.groups, tiles_per_sample, each);
       }
     }
-    const std::string part = fmt::format(
-        "{} constexpr i64 n = {}ll; auto part = [&](i64 k, int w) {{ return ((const float*)(a.ws + "
-        "{}ll))[((tile0 + k / {}) * {} + c0 + k % {}) * 3 + w]; }};",
-        first, tiles * each, l.partials[id], each, columns, each);
+    const std::string part = code(
+        "$first constexpr i64 n = $count$ll; auto part = [&](i64 k, int w) { return ((const float*)(a.ws + "
+        "$at$ll))[((tile0 + k / $each) * $columns + c0 + k % $each) * 3 + w]; };",
+        {{"first", first},
+         {"count", tiles * each},
+         {"at", l.partials[id]},
+         {"each", each},
+         {"columns", columns}});
     const std::string out = l.source.address(id), type = l.source.type(id);
     std::string text;
     if (is(node, "moments")) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "graph/operation.h"
 
@@ -43,8 +44,8 @@ EpilogueText EpilogueWriter::write() {
 
 std::string EpilogueWriter::load_sums() {
   if (lazy()) return function(f_.conv, fmt::format("{} * down", sum()));
-  return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns,
-                     f_.conv, sum());
+  return code("float y$id[PH][G::kN / 4];\n$phases$$columns$y$id[ph][i] = $sum * down;\n",
+              {{"id", f_.conv}, {"phases", kEach}, {"columns", kColumns}, {"sum", sum()}});
 }
 
 std::string EpilogueWriter::coordinates(bool behind) const {
@@ -55,21 +56,37 @@ std::string EpilogueWriter::coordinates(bool behind) const {
   if (behind) {
     const std::string place =
         by_line ? "od = 0, oh = ok ? row.jd : 0" : "od = ok ? row.jd : 0, oh = ok ? row.jh : 0";
-    return fmt::format(
+    return code(
         "constexpr int PH = 1; (void)PH;\n"
-        "const bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < {};\n"
-        "const int n = ok ? {} : 0, {}, ow0 = ok ? row.jw : 0;\n{}",
-        pooled_extent(by_line ? 1 : 0), by_line ? h.out : pooled_extent(1), pooled_extent(2), n, place,
-        at_text(1, f_.pool));
+        "const bool ok = row.ok && row.jd < $depth && row.jh < $height && row.jw < $width;\n"
+        "const int n = ok ? $n : 0, $place, ow0 = ok ? row.jw : 0;\n$at",
+        {{"depth", pooled_extent(by_line ? 1 : 0)},
+         {"height", by_line ? h.out : pooled_extent(1)},
+         {"width", pooled_extent(2)},
+         {"n", n},
+         {"place", place},
+         {"at", at_text(1, f_.pool)}});
   }
   const char* place = by_line ? "od = 0, oh = ok ? rd : 0" : "od = ok ? rd : 0, oh = ok ? rh : 0";
-  return fmt::format(
-      "constexpr int PH = {};\n"
-      "const int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, rw = row.jw * {} + uw * "
-      "{} + ew;\nconst bool ok = row.ok && rd < {} && rh < {} && rw < {};\n"
-      "const int n = ok ? {} : 0, {}, ow0 = ok ? rw : 0;\n{}",
-      phases(), d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out, n, place,
-      at_text(phases(), f_.conv));
+  return code(
+      "constexpr int PH = $phases;\n"
+      "const int rd = row.jd * $windowD + ud * $strideD + ed, rh = row.jh * $windowH + uh * $strideH + eh, "
+      "rw = row.jw * $windowW + uw * "
+      "$strideW + ew;\nconst bool ok = row.ok && rd < $outD && rh < $outH && rw < $outW;\n"
+      "const int n = ok ? $n : 0, $place, ow0 = ok ? rw : 0;\n$at",
+      {{"phases", phases()},
+       {"windowD", d.window},
+       {"strideD", d.stride},
+       {"windowH", h.window},
+       {"strideH", h.stride},
+       {"windowW", w.window},
+       {"strideW", w.stride},
+       {"outD", d.out},
+       {"outH", h.out},
+       {"outW", w.out},
+       {"n", n},
+       {"place", place},
+       {"at", at_text(phases(), f_.conv)}});
 }
 
 int64_t EpilogueWriter::pooled_extent(size_t axis) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/dtype.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "graph/operation.h"
 
@@ -42,8 +43,13 @@ std::string EpilogueWriter::pool_start(Id id) const {
 std::string EpilogueWriter::pool_update(Id id) {
   const Node& node = l_.graph[id];
   const std::string sign = flip(id);
-  return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach, kColumns,
-                     sign, pool_join(node), sign.empty() ? "" : "flip * ", node.in[0]);
+  return code("$phases$$columns{ $sign$pool[p][r][i] = $join(pool[p][r][i], $flip$y$x[ph][i]); }\n",
+              {{"phases", kEach},
+               {"columns", kColumns},
+               {"sign", sign},
+               {"join", pool_join(node)},
+               {"flip", sign.empty() ? "" : "flip * "},
+               {"x", node.in[0]}});
 }
 
 std::string EpilogueWriter::pool_row(Id id) {
@@ -66,12 +72,23 @@ std::string EpilogueWriter::pool_result(Id id) {
                        kColumns, sign, scale);
   }
   // What the classes before left is where the result will be; the last class takes the scale or the sign.
-  return fmt::format(
-      "if (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], load<{5}>({6}, {7})); }} }}\n"
-      "if (group == {9}) {{ {2}{{ {8}pool[p][r][i] = pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n"
-      "{2}y{0}[0][i] = pool[p][r][i];\n",
-      id, store_base(id), kColumns, column_exists(), pool_join(node), l_.source.type(id), store_to(id),
-      store_at(id), sign, conv_.phases.size() - 1, scale);
+  return code(
+      "if (ok && group > 0) { $base$$columns{ $exists$pool[p][r][i] = $join(pool[p][r][i], load<$type>($to, "
+      "$at)); } }\n"
+      "if (group == $last) { $columns{ $sign$pool[p][r][i] = pool[p][r][i]$scale; } }\nfloat y$id[1][G::kN / "
+      "4];\n"
+      "$columns$y$id[0][i] = pool[p][r][i];\n",
+      {{"id", id},
+       {"base", store_base(id)},
+       {"columns", kColumns},
+       {"exists", column_exists()},
+       {"join", pool_join(node)},
+       {"type", l_.source.type(id)},
+       {"to", store_to(id)},
+       {"at", store_at(id)},
+       {"sign", sign},
+       {"last", conv_.phases.size() - 1},
+       {"scale", scale}});
 }
 
 int64_t EpilogueWriter::voxels_of(Id id) const {
@@ -130,10 +147,17 @@ std::string EpilogueWriter::store(Id id) {
     l_.out.output_alignment = std::max(l_.out.output_alignment, bytes);
   }
   if (f_.scalar[id]) {
-    return fmt::format(
-        "if (ok && t == 0) {{\n"
-        "{}if (ph == 0 || ow0 + ph < {}) store<{}>({}, (i64)n * {} + {} + ph, y{}[ph]); }}\n",
-        kEach, width, type, to, voxels_of(id), voxel_at(id), id);
+    return code(
+        "if (ok && t == 0) {\n"
+        "$phases$if (ph == 0 || ow0 + ph < $width) store<$type>($to, (i64)n * $voxels + $voxel + ph, "
+        "y$id[ph]); }\n",
+        {{"phases", kEach},
+         {"width", width},
+         {"type", type},
+         {"to", to},
+         {"voxels", voxels_of(id)},
+         {"voxel", voxel_at(id)},
+         {"id", id}});
   }
   const std::string check = column_exists(), base = store_base(id), at = store_at(id);
   if (blocked(id)) {
@@ -144,22 +168,41 @@ std::string EpilogueWriter::store(Id id) {
   }
   if (form_.staged) return staged_store(id);
   if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
-    return fmt::format(
-        "if (ok) {{ {}{}{}{{ float row[PH]; {}row[ph] = {}; store_row<{}>({}, {}, row); }} }}\n", base,
-        kColumns, check, kEach, element(id), type, to, at);
+    return code(
+        "if (ok) { $base$$columns$$exists{ float row[PH]; $phases$row[ph] = $y; store_row<$type>($to, $at, "
+        "row); } }\n",
+        {{"base", base},
+         {"columns", kColumns},
+         {"exists", check},
+         {"phases", kEach},
+         {"y", element(id)},
+         {"type", type},
+         {"to", to},
+         {"at", at}});
   }
   if (pairs_rows(id)) {
-    return fmt::format(
-        "{{ {0}const i64 pair = base + (lane & 4 ? {1}ll - 1 : 0);\n_Pragma(\"unroll\") for (int i = 0; i < "
-        "G::kN / 4; i += 2) {{\nconst u32 both = pair_rows<{2}>(y{3}[0][i], y{3}[0][i + 1]);\n"
-        "if (ok) *(u32*)(({2}*){4} + pair + 4 * i * {1}ll) = both; }} }}\n",
-        base, voxels_of(id), type, id, to);
+    return code(
+        "{ $base$const i64 pair = base + (lane & 4 ? $voxels$ll - 1 : 0);\n_Pragma(\"unroll\") for (int i = "
+        "0; i < "
+        "G::kN / 4; i += 2) {\nconst u32 both = pair_rows<$type>(y$id[0][i], y$id[0][i + 1]);\n"
+        "if (ok) *(u32*)(($type*)$to + pair + 4 * i * $voxels$ll) = both; } }\n",
+        {{"base", base}, {"voxels", voxels_of(id)}, {"type", type}, {"id", id}, {"to", to}});
   }
   const std::string each = fmt::format("store<{}>({}, {} + ph, {});", type, to, at, element(id)),
                     real = fmt::format("if (ph == 0 || ow0 + ph < {}) ", width);
   if (lazy())  // column by column
-    return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kColumns, check, kEach, real, each);
-  return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kEach, real, kColumns, check, each);
+    return code("if (ok) { $base$$columns$$exists{\n$phases$$real$$store } }\n", {{"base", base},
+                                                                                  {"columns", kColumns},
+                                                                                  {"exists", check},
+                                                                                  {"phases", kEach},
+                                                                                  {"real", real},
+                                                                                  {"store", each}});
+  return code("if (ok) { $base$$phases$$real{\n$columns$$exists$$store } }\n", {{"base", base},
+                                                                                {"phases", kEach},
+                                                                                {"real", real},
+                                                                                {"columns", kColumns},
+                                                                                {"exists", check},
+                                                                                {"store", each}});
 }
 
 std::string EpilogueWriter::staged_store(Id id) const {
@@ -200,14 +243,20 @@ std::string EpilogueWriter::moments_update(Id id) const {
         "{}real[s][r] = ok; }}\nw{}.update(sum[0], real, scratch); }}\n",
         coordinates(false), id);
   }
-  return fmt::format(
-      "{{ float weight[{0}][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n"
-      "#pragma unroll\nfor (int r = 0; r < 2; ++r) {{\n"
+  return code(
+      "{ float weight[$count][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n"
+      "#pragma unroll\nfor (int r = 0; r < 2; ++r) {\n"
       "const int v = s / G::kPieces; const Row& row = rows[s % G::kPieces][r];\n"
       "const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % G::kOnceW;\n"
-      "{1}{2}{{ const bool real = ok && ow0 + ph < {3}; weight[ph][s][r] = real ? 1.f : 0.f;\n"
-      "if (!real) {{ {4}{5} = 0.f; }} }} }}\nw{6}.update(sum, weight); }}\n",
-      f_.store_phases, coordinates(false), kEach, l_.graph[f_.conv].shape.back(), kColumns, sum(), id);
+      "$at$$phases{ const bool real = ok && ow0 + ph < $width; weight[ph][s][r] = real ? 1.f : 0.f;\n"
+      "if (!real) { $columns$$sum = 0.f; } } }\nw$id.update(sum, weight); }\n",
+      {{"count", f_.store_phases},
+       {"at", coordinates(false)},
+       {"phases", kEach},
+       {"width", l_.graph[f_.conv].shape.back()},
+       {"columns", kColumns},
+       {"sum", sum()},
+       {"id", id}});
 }
 
 std::string EpilogueWriter::reduction_update(Id id) const {
@@ -218,10 +267,11 @@ std::string EpilogueWriter::reduction_update(Id id) const {
   const int64_t width = l_.graph[in].shape.back();
   std::string text;
   if (is(node, "moments")) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
-    text = fmt::format(
-        "k{0} += 1.f; const float z = 1.f / k{0};\n"
-        "{1}{{ const float e = {2} - {3}; {3} = fmaf(e, z, {3}); {4} = fmaf(e, {2} - {3}, {4}); }}",
-        id, kColumns, x, p, q);
+    text = code(
+        "k$id += 1.f; const float z = 1.f / k$id;\n"
+        "$columns{ const float e = $x - $mean; $mean = fmaf(e, z, $mean); $squares = fmaf(e, $x - $mean, "
+        "$squares); }",
+        {{"id", id}, {"columns", kColumns}, {"x", x}, {"mean", p}, {"squares", q}});
   } else if (is(node, "softmax_stats")) {
     text = fmt::format(
         "{0}{{ const float m = max_nan({1}, {2}); {3} = ({1} == m ? {3} : {3} * f_exp({1} - m)) + "
@@ -232,9 +282,15 @@ std::string EpilogueWriter::reduction_update(Id id) const {
     // All four outputs of a thread are there or none: joined first, they are a fourth of the terms in a row.
     if (form_.windows > 1 && width % 4 == 0) {
       auto y = [&](const char* a, const char* b) { return fmt::format("{0}(y({1}), y({2}))", join, a, b); };
-      return fmt::format(
-          "if (ok) {{ {0}{{ auto y = [&](int ph) {{ return {1}; }}; {2} = {3}({2}, {3}({4}, {5})); }} }}\n",
-          kColumns, x, p, join, y("0", "1"), y("2", "3"));
+      return code(
+          "if (ok) { $columns{ auto y = [&](int ph) { return $x; }; $state = $join($state, $join($left, "
+          "$right)); } }\n",
+          {{"columns", kColumns},
+           {"x", x},
+           {"state", p},
+           {"join", join},
+           {"left", y("0", "1")},
+           {"right", y("2", "3")}});
     }
     text = fmt::format("{0}{1} = {2}({1}, {3});", kColumns, p, join, x);
   }
@@ -253,11 +309,11 @@ std::string EpilogueWriter::reduction_flush(Id id) {
                                                  : "JoinSum";
   if (form_.parts_by_sample) {
     // Slots of the sample that no block has are nobody's: its first block says so.
-    return fmt::format(
-        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, sample_part({2}ll, block - first_block));\n"
-        "if (block == first_block) for (int s = used; s < slots; ++s) no_part<G, {1}>(sample_part({2}ll, "
-        "s));\n{3}p{0}[i] = {4};\n",
-        id, kind, at, kColumns, reduction_start(node));
+    return code(
+        "flush<G, $kind>(p$id, q$id, k$id, scratch, sample_part($at$ll, block - first_block));\n"
+        "if (block == first_block) for (int s = used; s < slots; ++s) no_part<G, $kind>(sample_part($at$ll, "
+        "s));\n$columns$p$id[i] = $start;\n",
+        {{"id", id}, {"kind", kind}, {"at", at}, {"columns", kColumns}, {"start", reduction_start(node)}});
   }
   const char* tile =
       form_.parts_by_block ? "blockIdx.x" : "tile";  // a block's tiles may have one part together

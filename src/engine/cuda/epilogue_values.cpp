@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "engine/cuda/bounded_exp.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
@@ -30,8 +31,12 @@ std::string EpilogueWriter::value(Id id) {
                        at_needed(expression), expression);
   }
   if (lazy()) return function(id, expression);
-  return fmt::format("float y{0}[PH][G::kN / 4];\n{1}{2}{{ {3}y{0}[ph][i] = {4}; }}\n", id, kEach, kColumns,
-                     at_needed(expression), expression);
+  return code("float y$id[PH][G::kN / 4];\n$phases$$columns{ $at$y$id[ph][i] = $y; }\n",
+              {{"id", id},
+               {"phases", kEach},
+               {"columns", kColumns},
+               {"at", at_needed(expression)},
+               {"y", expression}});
 }
 
 std::string EpilogueWriter::pointwise_value(const Node& node, const std::string& x) {
@@ -139,10 +144,11 @@ bool EpilogueWriter::feeds_gelu(Id id) const {
 
 std::string EpilogueWriter::quad(const char* name, const std::string& start, const std::string& term,
                                  const char* join) const {
-  return fmt::format(
-      "float {0} = {1};\n{2}{0} = {4}({0}, {3});\n"
-      "{0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 1)); {0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 2));\n",
-      name, start, kColumns, term, join);
+  return code(
+      "float $name = $start;\n$columns$$name = $join($name, $term);\n"
+      "$name = $join($name, __shfl_xor_sync(~0u, $name, 1)); $name = $join($name, __shfl_xor_sync(~0u, "
+      "$name, 2));\n",
+      {{"name", name}, {"start", start}, {"columns", kColumns}, {"term", term}, {"join", join}});
 }
 
 std::string EpilogueWriter::replace_sums(Id id, std::string& x) const {
@@ -201,10 +207,15 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
     return first + fmt::format("float z{0}[PH];\n{1}{{ {2}z{0}[ph] = z; }}\n", id, kEach, text) +
            (raw ? "" : kAfresh) + function(id, result);
   }
-  return fmt::format(
-      "float y{0}[PH][G::kN / 4];\n"
-      "{1}{{ {2}{3}{4}{{ const At at = at_of(ph, i); (void)at; y{0}[ph][i] = {5}; }} }}\n",
-      id, kEach, first, text, kColumns, result);
+  return code(
+      "float y$id[PH][G::kN / 4];\n"
+      "$phases{ $mean$$factor$$columns{ const At at = at_of(ph, i); (void)at; y$id[ph][i] = $y; } }\n",
+      {{"id", id},
+       {"phases", kEach},
+       {"mean", first},
+       {"factor", text},
+       {"columns", kColumns},
+       {"y", result}});
 }
 
 std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
@@ -213,20 +224,33 @@ std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
   if (form_.recomputes) {
     // Where x took the place of the sums, so does its exponential.
     const bool place = x == sum();
-    return fmt::format(
-               "float m{0}[PH], z{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{3}"
-               "{1}{{ const float m = m{0}[ph]; float q = 0.f;\n{4}{{ const float e = {5}; {6}q += e; }}\n"
-               "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nz{0}[ph] = 1.f / q; "
-               "}}\n{3}",
-               id, kEach, largest, kAfresh, kColumns, e, place ? fmt::format("{} = e; ", sum()) : "") +
+    return code(
+               "float m$id[PH], z$id[PH];\n$phases{ $largest$m$id[ph] = m; }\n$afresh$"
+               "$phases{ const float m = m$id[ph]; float q = 0.f;\n$columns{ const float e = $e; $keep$q += "
+               "e; }\n"
+               "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nz$id[ph] = 1.f / q; "
+               "}\n$afresh",
+               {{"id", id},
+                {"phases", kEach},
+                {"largest", largest},
+                {"afresh", kAfresh},
+                {"columns", kColumns},
+                {"e", e},
+                {"keep", place ? fmt::format("{} = e; ", sum()) : ""}}) +
            function(id, place ? fmt::format("{} * z{}[ph]", sum(), id)
                               : fmt::format("f_exp({0} - m{1}[ph]) * z{1}[ph]", x, id));
   }
   const std::string sum_of = quad("q", "0.f", fmt::format("y{}[ph][i]", id), "add2");
-  return fmt::format(
-      "float y{0}[PH][G::kN / 4];\n{1}{{ {2}{3}y{0}[ph][i] = {4};\n{5}const float z = 1.f / q;\n"
-      "{3}y{0}[ph][i] *= z; }}\n",
-      id, kEach, largest, kColumns, e, sum_of);
+  return code(
+      "float y$id[PH][G::kN / 4];\n$phases{ $largest$$columns$y$id[ph][i] = $e;\n$sum$const float z = 1.f / "
+      "q;\n"
+      "$columns$y$id[ph][i] *= z; }\n",
+      {{"id", id},
+       {"phases", kEach},
+       {"largest", largest},
+       {"columns", kColumns},
+       {"e", e},
+       {"sum", sum_of}});
 }
 
 std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {

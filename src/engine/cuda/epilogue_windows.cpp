@@ -1,3 +1,4 @@
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "engine/cuda/schedule/whole_lines.h"
 
@@ -46,17 +47,27 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
   const std::string store = fmt::format("store<{}>({}, {}::offset(at), ", l_.source.type(f_.last),
                                         l_.source.address(f_.last), dims(node.shape));
   if (!f_.scalar[f_.last]) {
-    return fmt::format(
-        "{}each_window<G>([&](int column, int line, int window) {{\n"
-        "const int c = blockIdx.y * G::kN + column; const At at = At{{{{first.n, c{}}}}};\n"
-        "if (c < {} && {}) {}value(column, line, window)); }});\n",
-        start, place, conv_.c_out, fmt::join(exists, " && "), store);
+    return code(
+        "$start$each_window<G>([&](int column, int line, int window) {\n"
+        "const int c = blockIdx.y * G::kN + column; const At at = At{{first.n, c$place}};\n"
+        "if (c < $channels && $exists) $store$value(column, line, window)); });\n",
+        {{"start", start},
+         {"place", place},
+         {"channels", conv_.c_out},
+         {"exists", fmt::format("{}", fmt::join(exists, " && "))},
+         {"store", store}});
   }
-  return fmt::format(
-      "{}reduce_windows<G>({}, value, [](float x, float y) {{ return {}(x, y); }}, [&](int line, int window, "
-      "float x) {{\nconst At at = At{{{{first.n, 0{}}}}}; if ({}) {}x{}); }});\n",
-      start, reduction_start(node), reduction_join(node), place, fmt::join(exists, " && "), store,
-      is(node, "mean") ? fmt::format(" * {}", number(1.0 / conv_.c_out)) : "");
+  return code(
+      "$start$reduce_windows<G>($zero, value, [](float x, float y) { return $join(x, y); }, [&](int line, "
+      "int window, "
+      "float x) {\nconst At at = At{{first.n, 0$place}}; if ($exists) $store$x$scale); });\n",
+      {{"start", start},
+       {"zero", reduction_start(node)},
+       {"join", reduction_join(node)},
+       {"place", place},
+       {"exists", fmt::format("{}", fmt::join(exists, " && "))},
+       {"store", store},
+       {"scale", is(node, "mean") ? fmt::format(" * {}", number(1.0 / conv_.c_out)) : ""}});
 }
 
 void EpilogueWriter::join_rows(EpilogueText& text) {

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/dtype.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/generic.h"
 #include "engine/cuda/kernels/index.h"
 #include "engine/cuda/lower_conv.h"
@@ -53,13 +54,19 @@ std::string wgmma_text(int n) {
     registers += fmt::format("{}%{}", i ? ", " : "", i);
     operands += fmt::format("{}\"+f\"(d[{}])", i ? ", " : "", i);
   }
-  return fmt::format(
-      "template <> DEVICE void wgmma<{0}>(float (&d)[{1}], u64 x, u64 w, int add) {{\n"
-      "  asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
-      "    \"wgmma.mma_async.sync.aligned.m64n{0}k16.f32.f16.f16 {{{2}}}, %{1}, %{3}, p, 1, 1, 0, "
-      "0;\\n}}\\n\"\n"
-      "    : {5} : \"l\"(x), \"l\"(w), \"r\"(add));\n}}\n",
-      n, n / 2, registers, n / 2 + 1, n / 2 + 2, operands);
+  return code(
+      "template <> DEVICE void wgmma<$n>(float (&d)[$rows], u64 x, u64 w, int add) {\n"
+      "  asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, %$add, 0;\\n\"\n"
+      "    \"wgmma.mma_async.sync.aligned.m64n$n$k16.f32.f16.f16 {$registers}, %$rows, %$weights, p, 1, 1, "
+      "0, "
+      "0;\\n}\\n\"\n"
+      "    : $operands : \"l\"(x), \"l\"(w), \"r\"(add));\n}\n",
+      {{"n", n},
+       {"rows", n / 2},
+       {"registers", registers},
+       {"weights", n / 2 + 1},
+       {"add", n / 2 + 2},
+       {"operands", operands}});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "engine/cuda/code.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/schedule/depth_streaming.h"
 #include "engine/cuda/schedule/tile_text.h"
@@ -50,10 +51,15 @@ std::string instructions(const DepthStreaming& t, const std::vector<Product>& pr
   for (const Product& x : products) {
     for (const auto& [rows, columns] : halves) {
       for (int k = 0; k < t.conv.ck / 16; ++k) {
-        of[x.phase == 1].push_back(fmt::format(
-            "      at.multiply<{}>({}, {}, {}, {}, {}, {});\n", x.phase == 2 ? 2 * t.conv.n : t.conv.n,
-            x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase), x.plane,
-            x.view, x.place + rows + k * 32, x.slab + columns + k * 32, begun[x.phase]));
+        of[x.phase == 1].push_back(code(
+            "      at.multiply<$columns>($sums, $plane, $view, $place, $slab, $add);\n",
+            {{"columns", x.phase == 2 ? 2 * t.conv.n : t.conv.n},
+             {"sums", x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase)},
+             {"plane", x.plane},
+             {"view", x.view},
+             {"place", x.place + rows + k * 32},
+             {"slab", x.slab + columns + k * 32},
+             {"add", begun[x.phase]}}));
         begun[x.phase] = true;
       }
     }
@@ -160,23 +166,27 @@ using Column = DepthStreaming::ColumnPart;
 // Which jobs are this block's, and the items they are made of: the pieces of all jobs for each group of
 // phases, those of one group together, so that whole lines are stored at a time.
 std::string block_start(const DepthStreaming& t, const std::string& g, bool fma, const std::string& role) {
-  return fmt::format(
-      "  typedef {} G;\n  constexpr bool fma = {}; (void)fma;\n"
+  return code(
+      "  typedef $g G;\n  constexpr bool fma = $fma; (void)fma;\n"
       "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
-      "  if ({}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
+      "  if ($not(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = 2 * t; (void)column0;\n"
       "  int columns_of = -1; (void)columns_of;\n"
-      "{}  const Walk<G> walk = walk_of<G>(block, blocks, job0, jobs, {});\n"
-      "  const int groups = {}, each = groups * (G::kM / 64), items = walk.count * each;\n",
-      g, fma, fma ? "!" : "",
-      role.empty()
-          ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
-                        "G::kTiles; (void)owner;\n",
-                        owner_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
-                        own(t, &Column::blocks))
-          : role,
-      own(t, &Column::planes), own(t, group_count));
+      "$role  const Walk<G> walk = walk_of<G>(block, blocks, job0, jobs, $planes);\n"
+      "  const int groups = $groups, each = groups * (G::kM / 64), items = walk.count * each;\n",
+      {{"g", g},
+       {"fma", fma},
+       {"not", fma ? "!" : ""},
+       {"role",
+        role.empty()
+            ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
+                          "G::kTiles; (void)owner;\n",
+                          owner_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
+                          own(t, &Column::blocks))
+            : role},
+       {"planes", own(t, &Column::planes)},
+       {"groups", own(t, group_count)}});
 }
 
 // Where float32 products read, for data that fp16 cannot hold.
@@ -191,18 +201,22 @@ std::string fma_start(const Lowering& l, const Node& conv) {
 std::string pipe_start(const DepthStreaming& t, const std::string& g) {
   const int all = t.warpgroups + 1,
             registers = (65536 / (all * 128) / 8 * 8 * all - 24) / t.warpgroups / 8 * 8;
-  return fmt::format(
+  return code(
       "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Sweep<G>::start(shared);\n"
-      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
-      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, walk, {}, {}, (const "
-      "int(*)[2]){}_slabs + {}, {});\n    return;\n  }}\n  take_registers<{}>();\n"
+      "  if (threadIdx.x >= G::kThreads) {\n    give_registers<24>();\n"
+      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, walk, $depth, $line, (const "
+      "int(*)[2])$g_slabs + $before, $groups);\n    return;\n  }\n  take_registers<$registers>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n  Sweep<G> pipe;\n"
       "  pipe.begin(shared, walk);\n  const int warpgroup = pipe.warpgroup;\n"
-      "  const LoScales scales{{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo}};\n"
+      "  const LoScales scales{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo};\n"
       "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Sweep<G>::kScratchAt) + "
       "warpgroup * 4 * G::kN * 3; (void)scratch;\n",
-      own(t, &Column::depth), own(t, &Column::line), g, before_own(t, group_count), own(t, group_count),
-      std::min(registers, 240));
+      {{"depth", own(t, &Column::depth)},
+       {"line", own(t, &Column::line)},
+       {"g", g},
+       {"before", before_own(t, group_count)},
+       {"groups", own(t, group_count)},
+       {"registers", std::min(registers, 240)}});
 }
 
 // leave_samples(until): every warpgroup leaves a part of every sample that its block meets.

@@ -1,3 +1,4 @@
+#include "engine/cuda/code.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/schedule/line_by_line.h"
 #include "engine/cuda/schedule/tile_text.h"
@@ -33,11 +34,17 @@ std::string classes_text(const LineByLine& t, const EpilogueText& e, const std::
       behind = fmt::format("  {{\n{}#pragma unroll\n  for (int r = 0; r < 2; ++r) {{\n{}  }}\n  }}\n", rows,
                            window);
   }
-  return fmt::format(
-      "{}#pragma unroll 1\n  for (int group = 0; group < {}; ++group) {{\n"
+  return code(
+      "$before#pragma unroll 1\n  for (int group = 0; group < $phases; ++group) {\n"
       "    const int ed = group, eh = 0, ew = 0; (void)eh;\n    float sum[1][G::kSums][G::kNr];\n"
-      "{}{}{}{}  }}\n{}",
-      before, t.conv.phases.size(), products, rows, e.sums, points, behind);
+      "$products$$rows$$sums$$points  }\n$behind",
+      {{"before", before},
+       {"phases", t.conv.phases.size()},
+       {"products", products},
+       {"rows", rows},
+       {"sums", e.sums},
+       {"points", points},
+       {"behind", behind}});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "engine/cuda/schedule/tile_text.h"
 
+#include "engine/cuda/code.h"
 #include "graph/operation.h"
 
 namespace upweave::cuda {
@@ -63,9 +64,13 @@ std::string ring_products(const Convolution& conv, const RowSegments& segments, 
     }
     for (int group = conv.class_begin[c]; group < conv.class_begin[c + 1]; ++group) {
       const int from = conv.group_begin[group], to = conv.group_begin[group + 1];
-      text += fmt::format("      group_products<{}, {}>(sum, pipe, {}, {{{}}}, {}, {});\n", g, to - from,
-                          group, fmt::join(byte_offsets(conv, segments, from, to), ", "),
-                          group == conv.class_begin[c], group + 1 == conv.class_begin[c + 1]);
+      text += code("      group_products<$g, $count>(sum, pipe, $group, {$offsets}, $first, $last);\n",
+                   {{"g", g},
+                    {"count", to - from},
+                    {"group", group},
+                    {"offsets", fmt::format("{}", fmt::join(byte_offsets(conv, segments, from, to), ", "))},
+                    {"first", group == conv.class_begin[c]},
+                    {"last", group + 1 == conv.class_begin[c + 1]}});
       if (settles) text += "      hold(sum);\n";
     }
     text += "      break;\n";

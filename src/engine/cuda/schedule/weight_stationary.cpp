@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/cuda/code.h"
 #include "engine/cuda/schedule/tile_text.h"
 
 namespace upweave::cuda {
@@ -56,18 +57,25 @@ std::optional<WeightStationary> tile_parts(const Convolution& conv, const Epilog
 // Which share of the phases and which tiles are this block's, and the loop over them.
 std::string loop_text(const std::string& g, const std::vector<WeightStationary::TilePart>& parts) {
   const std::vector<int> groups = each_part(parts, group_count), blocks = each_part(parts, &Part::blocks);
-  return fmt::format(
-      "  const int owner = {}, block = blockIdx.x - ({}), blocks = {};\n"
+  return code(
+      "  const int owner = $owner, block = blockIdx.x - ($blocksBefore), blocks = $blocks;\n"
       "  const int begin = block, end = G::kTiles, stride = blocks;\n"
-      "  const int group_count = {}; const int* my_groups = {}_phases + ({}); (void)my_groups;\n"
+      "  const int group_count = $groups; const int* my_groups = $g_phases + ($groupsBefore); "
+      "(void)my_groups;\n"
       "  if (G::kScratch) scratch = (float*)(raw + (shared - shared_address(raw)) + G::kBuffers * "
       "G::kTileShared + G::kWeightShared) + threadIdx.x / 128 * 4 * G::kN * 3;\n  Held<G> pipe;\n"
-      "  pipe.start(a, shared, begin, end, stride, {}_chunks + ({}), {}, (const int(*)[2]){}_slabs + ({}), "
-      "{});\n#pragma unroll 1\n  for (int tile = begin, turn = 0; tile < end; tile += stride, ++turn) {{\n",
-      owner_of_block(blocks), before_owner(blocks), by_owner(blocks), by_owner(groups), g,
-      before_owner(groups), g, by_owner(each_part(parts, &WeightStationary::TilePart::first_segment)),
-      by_owner(each_part(parts, &WeightStationary::TilePart::segments)), g, before_owner(groups),
-      by_owner(groups));
+      "  pipe.start(a, shared, begin, end, stride, $g_chunks + ($firstSegment), $segments, (const "
+      "int(*)[2])$g_slabs + ($groupsBefore), "
+      "$groups);\n#pragma unroll 1\n  for (int tile = begin, turn = 0; tile < end; tile += stride, ++turn) "
+      "{\n",
+      {{"owner", owner_of_block(blocks)},
+       {"blocksBefore", before_owner(blocks)},
+       {"blocks", by_owner(blocks)},
+       {"groups", by_owner(groups)},
+       {"g", g},
+       {"groupsBefore", before_owner(groups)},
+       {"firstSegment", by_owner(each_part(parts, &WeightStationary::TilePart::first_segment))},
+       {"segments", by_owner(each_part(parts, &WeightStationary::TilePart::segments))}});
 }
 
 }  // namespace
@@ -140,8 +148,12 @@ std::string WeightStationary::products_text(const std::string& g) const {
           continue;
         }
         calls +=
-            fmt::format("      held_steps<{}, {}>(sum[{}], pipe, {}, {{{}}});\n", g, to - from, ph,
-                        slab * conv.slab_bytes(), fmt::join(byte_offsets(conv, segments, from, to), ", "));
+            code("      held_steps<$g, $count>(sum[$phase], pipe, $slab, {$offsets});\n",
+                 {{"g", g},
+                  {"count", to - from},
+                  {"phase", ph},
+                  {"slab", slab * conv.slab_bytes()},
+                  {"offsets", fmt::format("{}", fmt::join(byte_offsets(conv, segments, from, to), ", "))}});
         after += fmt::format("      hold(sum[{}]);\n", ph);
         slab += to - from;
       }

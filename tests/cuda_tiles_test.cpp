@@ -26,7 +26,7 @@ struct G {
     const TileConstants c = t.constants();
     kBoxes = c.boxes;
     kByLine = c.by_line;
-    kSwept = c.swept;
+    kSwept = c.depth_streaming;
     kTiles = t.tiles;
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
@@ -69,12 +69,12 @@ int64_t place(const Schedule& t, int n, const int (&i)[3]) {
          i[2];
 }
 
-// What lies in row `row` of residue `residue` of the copy: an input voxel, or -1 for zeros.
-int64_t content(const Schedule& t, int residue, int64_t row) {
+// What lies in row `row` of component `component` of the copy: an input voxel, or -1 for zeros.
+int64_t content(const Schedule& t, int component, int64_t row) {
   const RowAt r = row_at(t, row);
   if (r.n < 0) return -1;
   const auto& [d, h, w] = t.conv.axis;
-  const int b[3] = {residue / (h.f * w.f), residue / w.f % h.f, residue % w.f};
+  const int b[3] = {component / (h.f * w.f), component / w.f % h.f, component % w.f};
   const int i[3] = {r.a[0] * d.f + b[0], r.a[1] * h.f + b[1], r.a[2] * w.f + b[2]};
   return place(t, r.n, i);
 }
@@ -125,7 +125,7 @@ void check(const ConvGeometry& geometry, const EpilogueNeeds& needs) {
         const int in_tile = index::piece_row<G>(q) + (G::kBoxes ? i / 8 * conv.axis[2].pitch + i % 8 : i);
         for (size_t s = 0; s < conv.steps.size(); ++s) {
           const Step& step = conv.steps[s];
-          for (int v = 0; v < conv.variants; ++v) {
+          for (int v = 0; v < conv.positions; ++v) {
             const int shared = at.segments->offset[s][v] + in_tile, segment = shared / at.segments->rows;
             ASSERT_GE(segment, 0);
             ASSERT_LT(segment, at.count[at.part[s]]);
@@ -137,7 +137,7 @@ void check(const ConvGeometry& geometry, const EpilogueNeeds& needs) {
             const int want[3] = {conv.axis[0].f * row.jd + step.delta[v][0],
                                  conv.axis[1].f * row.jh + step.delta[v][1],
                                  conv.axis[2].f * row.jw + step.delta[v][2]};
-            ASSERT_EQ(content(t, c.residue, copied), place(t, row.n, want))
+            ASSERT_EQ(content(t, c.component, copied), place(t, row.n, want))
                 << "tile " << tile << " row " << q * 64 + i << " tap " << step.tap[0] << step.tap[1]
                 << step.tap[2];
           }
@@ -150,7 +150,7 @@ void check(const ConvGeometry& geometry, const EpilogueNeeds& needs) {
   // Each class uses the taps that its phase can, and delta is what the definition says: o = i s - p + k d.
   for (size_t c = 0; c < conv.phases.size(); ++c) {
     int count = 0;
-    for (int s = conv.group_begin[conv.class_begin[c]]; s < conv.group_begin[conv.class_begin[c + 1]];
+    for (int s = conv.group_begin[conv.phase_begin[c]]; s < conv.group_begin[conv.phase_begin[c + 1]];
          ++s, ++count) {
       for (int a = 0; a < 3; ++a) {
         const Axis& x = conv.axis[a];
@@ -255,7 +255,7 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
     G::set(t);
     ASSERT_EQ(t.window, needs.rest);
     ASSERT_EQ(t.lines % t.window[1], 0);
-    ASSERT_LE(t.joined_bytes(), t.tile_shared() + t.weight_shared());
+    ASSERT_LE(t.combined_bytes(), t.tile_shared() + t.weight_shared());
     ASSERT_EQ(t.whole % (needs.rest[0] == 1 ? 1 : needs.multiprocessors * t.resident), 0);
     split += t.split_units() > 0 && t.whole > 0;
     // Each tile once, by the block of its unit or by one of its own.
@@ -311,14 +311,14 @@ void check_by_line(const ConvGeometry& geometry, const EpilogueNeeds& needs, int
     for (size_t g = 0; g + 1 < t.conv.group_begin.size(); ++g) {
       const int at = line + t.line_shift[g];
       const bool meets = at >= 0 && at < t.conv.axis[0].stored;
-      if (meets) steps += t.m * t.conv.variants * (t.conv.group_begin[g + 1] - t.conv.group_begin[g]);
+      if (meets) steps += t.m * t.conv.positions * (t.conv.group_begin[g + 1] - t.conv.group_begin[g]);
       for (int i = 0; i < t.m; ++i) {
         const index::Row row = index::row_of<G>(tile, i / 64, i % 64);
         if (!row.ok) continue;
         covered.insert({row.jd, row.jh, row.jw});
         for (int s = t.conv.group_begin[g]; s < t.conv.group_begin[g + 1]; ++s) {
           const Step& step = t.conv.steps[s];
-          for (int v = 0; v < t.conv.variants; ++v) {
+          for (int v = 0; v < t.conv.positions; ++v) {
             const int want[3] = {t.conv.axis[0].f * row.jd + step.delta[v][0], row.jh,
                                  w.f * row.jw + step.delta[v][2]};
             if (!meets) {
@@ -336,7 +336,7 @@ void check_by_line(const ConvGeometry& geometry, const EpilogueNeeds& needs, int
             ASSERT_EQ((first + c.first_row) % 8, 0);
             ASSERT_GE(first + c.first_row, -t.copy.guard);
             ASSERT_LE(first + c.first_row + t.segments.rows, t.copy.rows + t.copy.guard);
-            ASSERT_EQ(content(t, c.residue, copied), place(t, 0, want)) << "tile " << tile << " row " << i;
+            ASSERT_EQ(content(t, c.component, copied), place(t, 0, want)) << "tile " << tile << " row " << i;
           }
         }
       }
@@ -351,7 +351,7 @@ void check_by_line(const ConvGeometry& geometry, const EpilogueNeeds& needs, int
   std::set<int> shared;
   int count = 0;
   for (const LineByLine::LineLaunch& launch : t.parts) {
-    for (int s = launch.first; s < launch.first + launch.plain_turns * t.launched; ++s, ++count)
+    for (int s = launch.first; s < launch.first + launch.plain_waves * t.launched; ++s, ++count)
       shared.insert(t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane);
     for (const auto& mine : launch.last_tiles) {
       for (const int tile : mine) shared.insert(tile), ++count;
@@ -497,7 +497,7 @@ void check_depth_streaming(const DepthStreaming& t) {
                         pair = in_plane % v.pairs;
               ASSERT_LT(line, t.tile_lines);
               const index::PairAt& at = brought[lowest + sd - owner.depth];
-              // As the copy engine's view has it.
+              // As TMA's view has it.
               const int64_t copied = int64_t{at.line + line - t.lines_before} * w.pitch + v.first +
                                      2 * (at.pair + pair) + parity;
               ASSERT_GE(at.line, 0);
@@ -518,7 +518,7 @@ void check_depth_streaming(const DepthStreaming& t) {
 
 TEST(CudaTiles, SweepsMeetTheirInputs) {
   Pick pick{std::mt19937(7)};
-  int swept = 0, abreast = 0, runs = 0;
+  int depth_streaming = 0, abreast = 0, runs = 0;
   for (int round = 0; round < 500; ++round) {
     ConvGeometry g = pick_channels(pick, 40, 64);
     EpilogueNeeds needs;
@@ -539,15 +539,15 @@ TEST(CudaTiles, SweepsMeetTheirInputs) {
     const auto* streaming = dynamic_cast<const DepthStreaming*>(schedule.get());
     if (!streaming) continue;
     const DepthStreaming& t = *streaming;
-    ++swept;
+    ++depth_streaming;
     abreast += t.side_by_side;
     runs += t.side_by_side && t.run > 1;
     ASSERT_LE(t.shared_bytes(), needs.shared_limit);
     check_depth_streaming(t);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(swept, 20);
-  EXPECT_GT(swept, abreast + 5);
+  EXPECT_GT(depth_streaming, 20);
+  EXPECT_GT(depth_streaming, abreast + 5);
   EXPECT_GT(abreast, runs);
   EXPECT_GT(runs, 0);
 }
@@ -573,7 +573,7 @@ TEST(CudaTiles, BatchNormGoesByLine) {
     EXPECT_EQ(t.row_steps(), 512. * 18 * 2 * 158 * 5);
     // 11376 lines of taps for 132 blocks: 86.2 each. No block has more than 88, or 85 in ten tiles.
     ASSERT_EQ(t.parts.size(), 1u);
-    EXPECT_EQ(t.parts[0].plain_turns, 0);
+    EXPECT_EQ(t.parts[0].plain_waves, 0);
     auto lines_of = [&](const std::vector<int>& tiles) {
       int lines = 0;
       for (const int tile : tiles)

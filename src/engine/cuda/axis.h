@@ -58,7 +58,7 @@ inline bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
   x.f = x.window / x.stride;
   x.windows = pooled && !all_outputs ? x.out / pool : ceil_div(x.out, x.window);
   x.once = x.f;
-  x.classes = x.stride;
+  x.phases = x.stride;
   bool any = false;
   for (int e = 0; e < x.stride; ++e) {
     for (int k = 0; k < x.kernel; ++k) {

@@ -15,17 +15,17 @@ bool tiles_space(const Node& node) {
          per_axis(node, "stride", spatial_rank(node.shape), 1) == pool_window(node);
 }
 
-// The windows that the convolution's registers could take: the whole, if at most four variants of each phase
+// The windows that the convolution's registers could take: the whole, if at most four positions of each phase
 // are alive at once, or one stride of it, whose windows are made of one output of each phase.
 std::vector<Shape> windows_here(const ConvGeometry& g, const Node& pool) {
   const Shape whole = pool_window(pool);
   std::vector<Shape> result;
-  int64_t variants = 1;
+  int64_t positions = 1;
   for (size_t a = 0; a < g.spatial; ++a) {
     if (whole[a] % g.stride[a] != 0) return {};
-    variants *= whole[a] / g.stride[a];
+    positions *= whole[a] / g.stride[a];
   }
-  if (variants <= 4) result.push_back(whole);
+  if (positions <= 4) result.push_back(whole);
   if (whole != g.stride && *std::ranges::max_element(g.stride) > 1) result.push_back(g.stride);
   return result;
 }
@@ -142,11 +142,11 @@ std::unique_ptr<Schedule> choose_fusion_and_schedule(Lowering& l, Pass& pass, Fu
     for (const Shape& window : windows) {
       std::unique_ptr<Schedule> schedule = schedule_for(pass, pool, window, over_space);
       if (!schedule) continue;
-      const std::array<int, 3> join = schedule->join();
+      const std::array<int, 3> combine = schedule->combine();
       Shape here = window;  // what leaves a tile
-      for (size_t a = 0; a < geometry.spatial; ++a) here[a] *= join[3 + a - geometry.spatial];
+      for (size_t a = 0; a < geometry.spatial; ++a) here[a] *= combine[3 + a - geometry.spatial];
       pool = split_pool(l, pass, pool, here);
-      fusion = choose_fusion(l, pass, pool, over_space, join[1] * join[2] > 1);
+      fusion = choose_fusion(l, pass, pool, over_space, combine[1] * combine[2] > 1);
       return schedule;
     }
     if (auto schedule = schedule_for(pass, kNone, {}, over_space)) return schedule;

@@ -15,7 +15,7 @@
 namespace upweave::cuda {
 namespace {
 
-constexpr int kChunks = 2;  // of samples; with more the ends of launches cost more than is gained
+constexpr int kMicroBatches = 2;  // of samples; with more the ends of launches cost more than is gained
 
 // Cycles of a multiprocessor for all of a pass.
 double pass_cycles(const DepthStreaming& t, bool stores) {
@@ -33,14 +33,15 @@ std::vector<SharedLaunch> share_launches(const DepthStreaming& first, const Dept
                                          int multiprocessors) {
   const DepthStreaming* passes[] = {&first, &second};
   const double cycles[] = {pass_cycles(first, false), pass_cycles(second, true)};
-  std::vector<SharedLaunch> launches(kChunks + 1);
-  for (int k = 0; k <= kChunks; ++k) {
+  std::vector<SharedLaunch> launches(kMicroBatches + 1);
+  for (int k = 0; k <= kMicroBatches; ++k) {
     SharedLaunch& launch = launches[static_cast<size_t>(k)];
     double work[2] = {};
     for (size_t role = 0; role < 2; ++role) {
-      const int chunk = k - static_cast<int>(role), batch = first.conv.batch;
-      if (chunk < 0 || chunk == kChunks) continue;
-      const int sample = batch * chunk / kChunks, samples = batch * (chunk + 1) / kChunks - sample;
+      const int micro_batch = k - static_cast<int>(role), batch = first.conv.batch;
+      if (micro_batch < 0 || micro_batch == kMicroBatches) continue;
+      const int sample = batch * micro_batch / kMicroBatches,
+                samples = batch * (micro_batch + 1) / kMicroBatches - sample;
       launch.job[role] = sample * passes[role]->jobs_of_sample();
       launch.jobs[role] = samples * passes[role]->jobs_of_sample();
       work[role] = cycles[role] * samples;
@@ -56,7 +57,7 @@ std::vector<SharedLaunch> share_launches(const DepthStreaming& first, const Dept
 }
 
 // Everything of the pass is in the convolution's kernel, or in memory before it.
-bool all_joined(const Lowering& l, const Pass& pass, const Fusion& f) {
+bool all_fused(const Lowering& l, const Pass& pass, const Fusion& f) {
   return std::ranges::all_of(pass.nodes, [&](Id id) {
     return f.holds(id) || l.stored(id) || l.weights[id] ||
            l.source.places[id].kind == Location::Kind::kInline;
@@ -79,8 +80,8 @@ std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusio
   if (p + 2 != l.passes.size() || !first) return {};
   const Pass& pass = l.passes[p];
   Pass& next = l.passes[p + 1];
-  if (first->conv.exact() || !fusion.stores.empty() || first->conv.batch < kChunks || next.conv == kNone ||
-      !all_joined(l, pass, fusion))
+  if (first->conv.exact() || !fusion.stores.empty() || first->conv.batch < kMicroBatches ||
+      next.conv == kNone || !all_fused(l, pass, fusion))
     return {};
   const Node &conv = l.graph[pass.conv], &again = l.graph[next.conv];
   const bool pools = std::ranges::any_of(next.nodes, [&](Id id) {
@@ -95,7 +96,7 @@ std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusio
   both.schedule = choose_fusion_and_schedule(l, next, both.fusion, why);
   auto* second = dynamic_cast<DepthStreaming*>(both.schedule.get());
   if (!second || second->warpgroups != first->warpgroups ||
-      both.fusion.stores != std::vector<Id>{l.graph.output} || !all_joined(l, next, both.fusion) ||
+      both.fusion.stores != std::vector<Id>{l.graph.output} || !all_fused(l, next, both.fusion) ||
       first->parts.size() + second->parts.size() > static_cast<size_t>(l.chip.multiprocessors))
     return {};
   both.launches = share_launches(*first, *second, l.chip.multiprocessors);

@@ -91,12 +91,12 @@ Launch fma_launch(Lowering& l, const ConvKernel& k) {
       t.kernel_text(l, k.fusion, staged ? epilogue(l, k.fusion, t, form) : k.text, k.name(), true));
 }
 
-Launch join_launch(Lowering& l, const ConvKernel& k) {
+Launch combine_windows(Lowering& l, const ConvKernel& k) {
   return conv_launch(
-      l, k, {"join", 0, k.text.join_blocks, k.schedule->warpgroups * 128, 0},
+      l, k, {"join", 0, k.text.combine_blocks, k.schedule->warpgroups * 128, 0},
       fmt::format("  typedef {} G;\n  if (((const Scale*)(a.ws + G::kScale))->other_path | ((const "
                   "Scale*)(a.packed + G::kWeightScale))->other_path) return;\n{}",
-                  k.name(), k.text.join));
+                  k.name(), k.text.combine));
 }
 
 std::string conv_note(const Lowering& l, const ConvKernel& k) {

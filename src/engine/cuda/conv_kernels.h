@@ -28,7 +28,7 @@ Conversion convert_and_pack(Lowering& l, const ConvKernel& k, Id x, Id kernel);
 // windows whose tiles left parts of them.
 std::vector<Launch> tensor_launches(Lowering& l, const ConvKernel& k);
 Launch fma_launch(Lowering& l, const ConvKernel& k);
-Launch join_launch(Lowering& l, const ConvKernel& k);
+Launch combine_windows(Lowering& l, const ConvKernel& k);
 // Kernels that combine the partial results of reductions, to be launched after the convolution's own.
 std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k);
 

@@ -25,10 +25,10 @@ bool make_columns(Convolution& c, const EpilogueNeeds& needs, std::string& why) 
   return true;
 }
 
-void count_variants(Convolution& c) {
+void count_positions(Convolution& c) {
   const auto& [d, h, w] = c.axis;
-  c.residues = d.f * h.f * w.f;
-  c.variants = d.once * h.once * w.once;
+  c.components = d.f * h.f * w.f;
+  c.positions = d.once * h.once * w.once;
 }
 
 }  // namespace
@@ -38,14 +38,14 @@ int64_t Convolution::weight_columns() const {
 }
 
 std::array<int, 2> Convolution::steps_of(int phase_group) const {
-  return {group_begin[class_begin[phase_group * store_phases]],
-          group_begin[class_begin[(phase_group + 1) * store_phases]]};
+  return {group_begin[phase_begin[phase_group * store_phases]],
+          group_begin[phase_begin[(phase_group + 1) * store_phases]]};
 }
 
 int Convolution::most_groups() const {
   int most = 0;
-  for (size_t c = 0; c + 1 < class_begin.size(); ++c)
-    most = std::max(most, class_begin[c + 1] - class_begin[c]);
+  for (size_t c = 0; c + 1 < phase_begin.size(); ++c)
+    most = std::max(most, phase_begin[c + 1] - phase_begin[c]);
   return most;
 }
 
@@ -61,11 +61,11 @@ void list_steps(Convolution& t) {
   const auto& [d, h, w] = t.axis;
   t.steps.clear();
   t.phases.clear();
-  t.class_begin.assign(1, 0);
+  t.phase_begin.assign(1, 0);
   t.group_begin.assign(1, 0);
-  for (int ed = 0; ed < d.classes; ++ed) {
-    for (int eh = 0; eh < h.classes; ++eh) {
-      for (int ew = 0; ew < w.classes; ++ew) {
+  for (int ed = 0; ed < d.phases; ++ed) {
+    for (int eh = 0; eh < h.phases; ++eh) {
+      for (int ew = 0; ew < w.phases; ++ew) {
         t.phases.push_back({ed, eh, ew});
         const size_t first = t.steps.size();
         for (int kd = 0; kd < d.kernel; ++kd) {
@@ -77,7 +77,7 @@ void list_steps(Convolution& t) {
                 Step step;
                 step.block = block;
                 step.tap = {kd, kh, kw};
-                for (int v = 0; v < t.variants; ++v) {
+                for (int v = 0; v < t.positions; ++v) {
                   const int ud = v / (h.once * w.once), uh = v / w.once % h.once, uw = v % w.once;
                   step.delta.push_back({dd + ud, dh + uh, dw + uw});
                 }
@@ -89,11 +89,11 @@ void list_steps(Convolution& t) {
         // Sums are promoted after at most 128 terms, so a group has no more; and no more than 32 KB if it
         // can.
         const int count = static_cast<int>(t.steps.size() - first);
-        const int per_group = std::max(1, std::min(128 / t.ck, t.exact() ? 8 : (32 << 10) / t.slab_bytes()));
+        const int per_group = std::max(1, std::min(128 / t.ck, t.exact() ? 8 : (32 << 10) / t.step_bytes()));
         for (int at = 0; at < count; at += per_group) {
           t.group_begin.push_back(static_cast<int>(first) + std::min(count, at + per_group));
         }
-        t.class_begin.push_back(static_cast<int>(t.group_begin.size()) - 1);
+        t.phase_begin.push_back(static_cast<int>(t.group_begin.size()) - 1);
       }
     }
   }
@@ -134,7 +134,7 @@ bool describe_conv(const ConvGeometry& g, const EpilogueNeeds& needs, Convolutio
   c.ck = row_channels(c.c_in);
   c.blocks = ceil_div(c.c_in, c.ck);
   if (!make_columns(c, needs, why)) return false;
-  count_variants(c);
+  count_positions(c);
   if (c.copy_by_sample().rows > kMaxRows)
     return why = "the input has more rows than 32-bit indices reach", false;
   list_steps(c);
@@ -150,10 +150,10 @@ bool widen(Convolution& c) {
 
 bool serialize(Convolution& c) {
   Axis& x = c.axis[c.axis[0].f > 1 ? 0 : 1];
-  if (x.f == 1 || c.variants < 2) return false;
+  if (x.f == 1 || c.positions < 2) return false;
   x.once = 1;
-  x.classes = x.window;
-  count_variants(c);
+  x.phases = x.window;
+  count_positions(c);
   return true;
 }
 

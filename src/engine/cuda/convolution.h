@@ -2,10 +2,11 @@
 // A transposed convolution as matrix products on tensor cores: its axes, channels, phases and taps. Pure
 // arithmetic on the host; the kernels get it as constants.
 //
-// Per axis, outputs are o = P J + s u + e: window J, variant u < f = P / s, phase e < s. Tap k reaches o from
-// the input i = f J + u + (e + padding - k dilation) / s where that division is exact. Writing i = f a + b
-// splits the input into f *residues* b, each a dense array over a, so that a step of J is a step of one row:
-// rows are windows, and the rows of a tile for any tap are the tile's own rows moved by a constant.
+// Per axis, outputs are o = P J + s u + e: window J, position in it u < f = P / s, phase e < s. Tap k reaches
+// o from the input i = f J + u + (e + padding - k dilation) / s where that division is exact. Writing i = f a
+// + b splits the input into f *polyphase components* b, each a dense array over a, so that a step of J is a
+// step of one row: rows are windows, and the rows of a tile for any tap are the tile's own rows moved by a
+// constant.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -19,10 +20,10 @@ struct Axis {
   int in = 1, kernel = 1, stride = 1, padding = 0, dilation = 1, out = 1;
   int window = 1;      // P: the pool's window, or the stride
   int f = 1;           // P / stride
-  int once = 1;        // variants u whose sums are in registers at once: f, or 1
-  int classes = 1;     // s u + e over the others: stride, or P
+  int once = 1;        // positions u whose sums are in registers at once: f, or 1
+  int phases = 1;      // s u + e over the others: stride, or P
   int windows = 1;     // how many J
-  int stored = 1;      // how many a of each residue lie in memory
+  int stored = 1;      // how many a of each component lie in memory
   int lo = 0, hi = 0;  // the shifts a - J that taps need
   int pitch = 1;       // rows from one a to the same a of the next line, in units of the next axis
 };
@@ -30,7 +31,7 @@ struct Axis {
 struct Step {                             // one tap of one block of channels
   int block = 0;                          // of channels
   std::array<int, 3> tap{};               // k
-  std::vector<std::array<int, 3>> delta;  // per variant: i - f J per axis
+  std::vector<std::array<int, 3>> delta;  // per position: i - f J per axis
 };
 
 // What follows a convolution in its kernel, and the chip it runs on, as far as a schedule must respect them.
@@ -56,11 +57,11 @@ struct EpilogueNeeds {
   bool exact() const { return input_lo || weights_lo; }  // more than one product a term
 };
 
-// The fp16 copy of the input: [residue][channel block][row][ck], rows flattened over (n, a_d, a_h, a_w) with
-// shared gaps of zeros between lines, planes and samples, so that a shift never meets foreign data.
+// The fp16 copy of the input: [component][channel block][row][ck], rows flattened over (n, a_d, a_h, a_w)
+// with shared gaps of zeros between lines, planes and samples, so that a shift never meets foreign data.
 struct InputCopy {
   int plane = 8;      // rows from a_d to a_d + 1, a multiple of 8
-  int64_t rows = 0;   // of one residue and block
+  int64_t rows = 0;   // of one component and block
   int guard = 8;      // zero rows before and after them, a multiple of 8
   int64_t spare = 0;  // rows before those, for other values
 };
@@ -72,27 +73,27 @@ struct Convolution {
   bool input_lo = false, weights_lo = false;
   int ck = 16, blocks = 1;        // channels of a row, and how many such rows make all of c_in
   int n = 16, column_blocks = 1;  // columns of a block's tile
-  int residues = 1;
-  int variants = 1;  // in registers at once
+  int components = 1;
+  int positions = 1;  // in registers at once
   int store_phases = 1;
-  std::vector<std::array<int, 3>> phases;  // e of class c; width's phases run fastest
+  std::vector<std::array<int, 3>> phases;  // e of each; the width's run fastest
   std::vector<Step> steps;                 // in the order of use
-  std::vector<int> class_begin;            // groups of class c: [class_begin[c], class_begin[c + 1])
+  std::vector<int> phase_begin;            // groups of phase c: [phase_begin[c], phase_begin[c + 1])
   std::vector<int> group_begin;            // steps of group g
   int group_max = 1;
 
   bool exact() const { return input_lo || weights_lo; }
   int products() const { return 1 + input_lo + weights_lo; }  // of a term
   int row_bytes() const { return ck * 2; }
-  int slab_bytes() const { return n * ck * 2 * (weights_lo ? 2 : 1); }
-  int stage_bytes() const { return slab_bytes() * group_max; }
-  int copy_planes() const { return residues * blocks * (input_lo ? 2 : 1); }
-  int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * slab_bytes() * column_blocks; }
+  int step_bytes() const { return n * ck * 2 * (weights_lo ? 2 : 1); }
+  int stage_bytes() const { return step_bytes() * group_max; }
+  int copy_planes() const { return components * blocks * (input_lo ? 2 : 1); }
+  int64_t stream_bytes() const { return static_cast<int64_t>(steps.size()) * step_bytes() * column_blocks; }
   int64_t weight_columns() const;  // columns of all taps, whose extremes packing looks at
   // Groups of phases that are stored together, and the steps of one: first, end.
   int phase_groups() const { return static_cast<int>(phases.size()) / store_phases; }
   std::array<int, 2> steps_of(int phase_group) const;
-  int most_groups() const;           // of one class
+  int most_groups() const;           // of one phase
   InputCopy copy_by_sample() const;  // rows in the order of the input's
 };
 
@@ -101,9 +102,9 @@ bool describe_conv(const ConvGeometry& geometry, const EpilogueNeeds& needs, Con
                    std::string& why);
 // Columns twice as wide; false if there are not so many.
 bool widen(Convolution& conv);
-// One variant of an axis after the other: fewer sums at once. False if there are not several.
+// One position of an axis after the other: fewer sums at once. False if there are not several.
 bool serialize(Convolution& conv);
-// Steps: class by class, tap by tap, block by block; and the groups that they are promoted in.
+// Steps: phase by phase, tap by tap, block by block; and the groups that they are promoted in.
 void list_steps(Convolution& conv);
 
 }  // namespace upweave::cuda

@@ -23,7 +23,7 @@ inline constexpr EpilogueCycles kStored{0.16, 0.29, 0.19}, kReduced{0.075, 0.16,
 inline constexpr const EpilogueCycles& epilogue_cycles(bool stores) { return stores ? kStored : kReduced; }
 
 // 64 rows of one group of phases with so many steps.
-inline double piece_cycles(const Convolution& conv, int steps, bool stores) {
+inline double subtile_cycles(const Convolution& conv, int steps, bool stores) {
   const double values = 64. * conv.n * conv.store_phases;
   const EpilogueCycles& value = epilogue_cycles(stores);
   return std::max(product_cycles(conv, 64. * steps) + value.beside * values, value.whole * values);
@@ -37,7 +37,7 @@ inline constexpr double kElement =
 inline constexpr double kWindow = 8e-12;  // the same of each value that a pool of its own reads
 inline constexpr double kReducedValue =
     1.5e-12;  // a value that a block reads to reduce it, each time it does
-inline constexpr double kJoin =
+inline constexpr double kCombine =
     0.84e-9;  // a block of up to 64 threads joins one number: barriers and shuffles
 inline constexpr double kChannel = 60e-9;     // a channel of few voxels: nothing hides the load's latency
 inline constexpr double kBoxByte = 0.65e-12;  // a byte of a box sum: taps read the same input from the cache

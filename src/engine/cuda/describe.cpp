@@ -75,13 +75,14 @@ double predict(const Launch& launch, const Rates& rates) {
   const double blocks = static_cast<double>(launch.grid[0]) * launch.grid[1];
   const bool alone = launch.block == kWarpgroup && launch.shared > rates.shared_bytes / 2;
   const double share = std::min(1.0, blocks / rates.multiprocessors) * (alone ? kOneWarpgroup : 1);
-  const double singly = work.singly * Rates().scalar / rates.scalar;
+  const double value_seconds = work.value_seconds * Rates().scalar / rates.scalar;
   const double products = work.products / (rates.tensor * share), operations = work.operations / rates.scalar,
                memory = work.bytes / rates.memory;
-  if (alone) return std::max({products + operations, memory, singly}) + rates.launch;
-  if (!work.overlaps) return std::max(products + operations, memory) + singly + rates.launch;
+  if (alone) return std::max({products + operations, memory, value_seconds}) + rates.launch;
+  if (!work.overlaps) return std::max(products + operations, memory) + value_seconds + rates.launch;
   const double longest = std::max({products, operations, memory});
-  return std::max(longest + (products + operations + memory - longest) / kHidden, singly) + rates.launch;
+  return std::max(longest + (products + operations + memory - longest) / kHidden, value_seconds) +
+         rates.launch;
 }
 
 double predict(const Lowered& lowered, const Rates& rates) {
@@ -113,7 +114,7 @@ std::vector<std::string> describe(const FusedPlan& plan, const Options& options,
   const double total = predict(lowered, rates);
   for (const Launch& launch : lowered.run) {
     const double seconds = predict(launch, rates);
-    const auto& [products, operations, bytes, singly, overlaps] = launch.work;
+    const auto& [products, operations, bytes, value_seconds, overlaps] = launch.work;
     std::string work;
     if (products > 0) work += fmt::format(", {:.1f} GFLOP on tensor cores", products * 1e-9);
     if (operations > 0) work += fmt::format(", {:.2f} GFLOP beside them", operations * 1e-9);

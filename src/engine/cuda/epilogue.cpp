@@ -20,7 +20,7 @@ EpilogueText EpilogueWriter::write() {
       else
         text.point += pool_update(id);
       text.window += form_.lines ? keep_row() : coordinates(true) + pool_result(id);
-      if (form_.lines) join_rows(text);
+      if (form_.lines) combine_rows(text);
     } else if (moments_of_sums(id)) {
       text.state += fmt::format("{1}<G> w{0}; w{0}.clear();\n", id,
                                 form_.parts_by_block ? "RunningMoments" : "Moments");

@@ -8,7 +8,7 @@
 // What leaves the registers: pools, stores and reductions over space.
 namespace upweave::cuda {
 
-const char* pool_join(const Node& node) {
+const char* pool_combine(const Node& node) {
   return is(node, "avg_pool") ? "add2" : is(node, "max_pool") ? "max_nan" : "min_nan";
 }
 
@@ -16,7 +16,7 @@ const char* reduction_start(const Node& node) {
   return is(node, "max") || is(node, "softmax_stats") ? "-kInf" : is(node, "min") ? "kInf" : "0.f";
 }
 
-const char* reduction_join(const Node& node) {
+const char* reduction_combine(const Node& node) {
   return is(node, "max") ? "max_nan" : is(node, "min") ? "min_nan" : "add2";
 }
 
@@ -47,7 +47,7 @@ std::string EpilogueWriter::pool_update(Id id) {
               {{"phases", kEach},
                {"columns", kColumns},
                {"sign", sign},
-               {"join", pool_join(node)},
+               {"join", pool_combine(node)},
                {"flip", sign.empty() ? "" : "flip * "},
                {"x", node.in[0]}});
 }
@@ -57,7 +57,7 @@ std::string EpilogueWriter::pool_row(Id id) {
   return fmt::format(
       "{}{{ {}_Pragma(\"unroll\") for (int s = 0; s < G::kSums; ++s) pool[0][r][i] = {}(pool[0][r][i], "
       "{}sum[0][s][i / 2 * 4 + r * 2 + i % 2]); }}\n",
-      kColumns, sign, pool_join(l_.graph[id]), sign.empty() ? "" : "flip * ");
+      kColumns, sign, pool_combine(l_.graph[id]), sign.empty() ? "" : "flip * ");
 }
 
 std::string EpilogueWriter::pool_result(Id id) {
@@ -71,7 +71,7 @@ std::string EpilogueWriter::pool_result(Id id) {
     return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
                        kColumns, sign, scale);
   }
-  // What the classes before left is where the result will be; the last class takes the scale or the sign.
+  // What the phases before left is where the result will be; the last one takes the scale or the sign.
   return code(
       "if (ok && group > 0) { $base$$columns{ $exists$pool[p][r][i] = $join(pool[p][r][i], load<$type>($to, "
       "$at)); } }\n"
@@ -82,7 +82,7 @@ std::string EpilogueWriter::pool_result(Id id) {
        {"base", store_base(id)},
        {"columns", kColumns},
        {"exists", column_exists()},
-       {"join", pool_join(node)},
+       {"join", pool_combine(node)},
        {"type", l_.source.type(id)},
        {"to", store_to(id)},
        {"at", store_at(id)},
@@ -278,21 +278,23 @@ std::string EpilogueWriter::reduction_update(Id id) const {
         "f_exp({2} - m); {1} = m; }}",
         kColumns, p, x, q);
   } else {
-    const char* join = reduction_join(node);
+    const char* combine = reduction_combine(node);
     // All four outputs of a thread are there or none: joined first, they are a fourth of the terms in a row.
     if (form_.windows > 1 && width % 4 == 0) {
-      auto y = [&](const char* a, const char* b) { return fmt::format("{0}(y({1}), y({2}))", join, a, b); };
+      auto y = [&](const char* a, const char* b) {
+        return fmt::format("{0}(y({1}), y({2}))", combine, a, b);
+      };
       return code(
           "if (ok) { $columns{ auto y = [&](int ph) { return $x; }; $state = $join($state, $join($left, "
           "$right)); } }\n",
           {{"columns", kColumns},
            {"x", x},
            {"state", p},
-           {"join", join},
+           {"join", combine},
            {"left", y("0", "1")},
            {"right", y("2", "3")}});
     }
-    text = fmt::format("{0}{1} = {2}({1}, {3});", kColumns, p, join, x);
+    text = fmt::format("{0}{1} = {2}({1}, {3});", kColumns, p, combine, x);
   }
   return fmt::format("{}if (ok && ow0 + ph < {}) {{ {} }}\n", kEach, width, text);
 }

@@ -143,12 +143,12 @@ bool EpilogueWriter::feeds_gelu(Id id) const {
 }
 
 std::string EpilogueWriter::quad(const char* name, const std::string& start, const std::string& term,
-                                 const char* join) const {
+                                 const char* combine) const {
   return code(
       "float $name = $start;\n$columns$$name = $join($name, $term);\n"
       "$name = $join($name, __shfl_xor_sync(~0u, $name, 1)); $name = $join($name, __shfl_xor_sync(~0u, "
       "$name, 2));\n",
-      {{"name", name}, {"start", start}, {"columns", kColumns}, {"term", term}, {"join", join}});
+      {{"name", name}, {"start", start}, {"columns", kColumns}, {"term", term}, {"join", combine}});
 }
 
 std::string EpilogueWriter::replace_sums(Id id, std::string& x) const {

@@ -9,7 +9,7 @@ std::string EpilogueWriter::keep_row() const {
   return fmt::format(
       "const int place = (threadIdx.x / 128 * G::kPieces + p) * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4 + "
       "8 * r;\n{}((float*)raw)[(8 * (i / 2) + 2 * t + i % 2) * {} + place] = pool[p][r][i];\n",
-      kColumns, form_.lines->joined_pitch());
+      kColumns, form_.lines->combined_pitch());
 }
 
 std::string EpilogueWriter::put_windows(const std::string& value) const {
@@ -63,25 +63,25 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
       "float x) {\nconst At at = At{{first.n, 0$place}}; if ($exists) $store$x$scale); });\n",
       {{"start", start},
        {"zero", reduction_start(node)},
-       {"join", reduction_join(node)},
+       {"join", reduction_combine(node)},
        {"place", place},
        {"exists", fmt::format("{}", fmt::join(exists, " && "))},
        {"store", store},
        {"scale", is(node, "mean") ? fmt::format(" * {}", number(1.0 / conv_.c_out)) : ""}});
 }
 
-void EpilogueWriter::join_rows(EpilogueText& text) {
-  const std::string join = fmt::format("[](float x, float y) {{ return {}(x, y); }}",
-                                       pool_join(l_.graph[f_.pool])),
-                    rows =
-                        fmt::format("window_of_rows<G>((const float*)raw, column, line, window, {})", join);
+void EpilogueWriter::combine_rows(EpilogueText& text) {
+  const std::string combine = fmt::format("[](float x, float y) {{ return {}(x, y); }}",
+                                          pool_combine(l_.graph[f_.pool])),
+                    rows = fmt::format("window_of_rows<G>((const float*)raw, column, line, window, {})",
+                                       combine);
   if (form_.lines->split_units() == 0) {
     text.finish = "{ " + put_windows(rows) + "}\n";
     return;
   }
   const std::string parts = fmt::format(
       "(float*)(a.ws + {}ll)", l_.reserve(int64_t{form_.lines->split_units()} * form_.lines->window[0] *
-                                          conv_.column_blocks * form_.lines->joined_windows() * 4));
+                                          conv_.column_blocks * form_.lines->combined_windows() * 4));
   text.finish = fmt::format(
       "if (unit.whole) {{ {}}} else {{\n"
       "float* part = {} + ((i64)((int)blockIdx.x - G::kWhole) * gridDim.y + blockIdx.y) * "
@@ -89,14 +89,14 @@ void EpilogueWriter::join_rows(EpilogueText& text) {
       "each_window<G>([&](int column, int line, int window) {{ part[window_place<G>(column, line, window)] = "
       "{}; }}); }}\n",
       put_windows(rows), parts, rows);
-  text.join_blocks = form_.lines->split_units();
-  text.join = fmt::format(
+  text.combine_blocks = form_.lines->split_units();
+  text.combine = fmt::format(
       "const Unit unit = whole_unit<G>(G::kWhole + blockIdx.x);\n"
       "const float* parts = {} + ((i64)blockIdx.x * G::kJoinD * gridDim.y + blockIdx.y) * "
       "G::kJoinedWindows;\n{}",
       parts,
-      put_windows(
-          fmt::format("window_of_parts<G>(parts, unit, window_place<G>(column, line, window), {})", join)));
+      put_windows(fmt::format("window_of_parts<G>(parts, unit, window_place<G>(column, line, window), {})",
+                              combine)));
 }
 
 }  // namespace upweave::cuda

@@ -16,8 +16,8 @@ inline constexpr const char* kEach = "_Pragma(\"unroll\") for (int ph = 0; ph < 
 inline constexpr const char* kColumns = "_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; ++i) ";
 
 // By which function a pool, and a reduction, joins two values; what a reduction begins with.
-const char* pool_join(const Node& node);
-const char* reduction_join(const Node& node);
+const char* pool_combine(const Node& node);
+const char* reduction_combine(const Node& node);
 const char* reduction_start(const Node& node);
 
 // A value is one array y<id>[phase][column] a row, one number y<id>[phase] if it was reduced over channels. A
@@ -83,7 +83,7 @@ class EpilogueWriter {
   bool feeds_gelu(Id id) const;
   // join(a, b) over the row's columns, then over its four lanes.
   std::string quad(const char* name, const std::string& start, const std::string& term,
-                   const char* join) const;
+                   const char* combine) const;
   // Where values are computed again: puts `x`, of which `id` is made, in the place of the sums, if nobody
   // behind `id` reads what stands before it. Otherwise each pass over the channels computes it again.
   std::string replace_sums(Id id, std::string& x) const;
@@ -106,7 +106,7 @@ class EpilogueWriter {
   // --- Whole lines (epilogue_windows.cpp): rows wait in shared memory until the unit's are there; then
   // windows of rows leave, or a tile's part of them.
   std::string keep_row() const;
-  void join_rows(EpilogueText& text);
+  void combine_rows(EpilogueText& text);
   // Stores the windows of a unit, or what they are reduced to over channels, from an expression of one's
   // value.
   std::string put_windows(const std::string& value) const;

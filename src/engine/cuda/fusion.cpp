@@ -12,7 +12,7 @@ namespace {
 bool over(const Node& node, const char* axes) {
   return node.attrs.has("axes") && node.attrs.word("axes") == axes;
 }
-bool joins_values(const Node& node) {
+bool combines_values(const Node& node) {
   return is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min");
 }
 
@@ -28,7 +28,7 @@ bool follows_windows(const Graph& graph, const Pass& pass, const Fusion& f, Id l
       }))
     return false;
   if (is_pointwise(node)) return node.shape == graph[last].shape;
-  return over(node, "channel") && joins_values(node);
+  return over(node, "channel") && combines_values(node);
 }
 
 }  // namespace
@@ -88,10 +88,10 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
       scalar = false;
     } else if (over(node, "channel") && !scalars && node.in[0] != kNone && !is(node, "softmax_stats")) {
       f.whole_columns = true;
-      scalar = joins_values(node) || is(node, "logsumexp");
+      scalar = combines_values(node) || is(node, "logsumexp");
     } else if (over_space && !scalars &&
                (is(node, "moments") ||
-                (over(node, "space") && (joins_values(node) || is(node, "softmax_stats"))))) {
+                (over(node, "space") && (combines_values(node) || is(node, "softmax_stats"))))) {
       reduction = true;
       if (!(is(node, "moments") && node.attrs.word("axes") == "batch")) f.one_sample = true;
     } else {

@@ -112,7 +112,7 @@ void Lowering::keep(Id id) {
     place = {Location::Kind::kWorkspace, reserve(checked_mul(elements, element, "the workspace")),
              !is_statistics(graph[id])};
   } else if (id < plan.graph.size() && plan.places[id].kind == Place::Kind::kOutput) {
-    // The plan lends it the output's memory: the last kernel reads each element where it writes it, or holds
+    // The plan has it alias the output: the last kernel reads each element where it writes it, or holds
     // the whole set in registers before.
     place = {Location::Kind::kOutput, 0, true};
   } else {

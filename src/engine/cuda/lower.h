@@ -36,7 +36,7 @@ struct TensorView {
 struct Work {
   double products = 0, operations = 0, bytes = 0;  // on tensor cores, beside them, to and from memory
   // Seconds on an H200 of what none of those rates describes: values that go one by one (work.cpp).
-  double singly = 0;
+  double value_seconds = 0;
   bool overlaps = false;  // some warpgroups are in their epilogue while others multiply
 
   void add(const Work& other, double share);

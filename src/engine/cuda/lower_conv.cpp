@@ -110,7 +110,7 @@ size_t lower_conv(Lowering& l, size_t p, std::vector<bool>& done, std::string& w
   std::unique_ptr<Schedule> schedule = choose_fusion_and_schedule(l, pass, fusion, why);
   if (!schedule) return 0;
   done.resize(l.graph.nodes.size(), false);  // a pool may be two now
-  if (schedule->conv.steps.size() * (schedule->conv.variants * 4 + 3) > 12000)
+  if (schedule->conv.steps.size() * (schedule->conv.positions * 4 + 3) > 12000)
     return why = "its taps overflow the constant tables", 0;
   lower_head(l, pass, done);
   std::optional<CoSchedule> both = co_schedule(l, p, fusion, *schedule);
@@ -118,7 +118,7 @@ size_t lower_conv(Lowering& l, size_t p, std::vector<bool>& done, std::string& w
   if (!both) {
     for (Launch& launch : tensor_launches(l, k)) l.run(std::move(launch));
     l.run(fma_launch(l, k));
-    if (!k.text.join.empty()) l.run(join_launch(l, k));
+    if (!k.text.combine.empty()) l.run(combine_windows(l, k));
     for (Launch& launch : combine_reductions(l, k)) l.run(std::move(launch));
     finish(l, k, done);
     return 1;

@@ -32,7 +32,7 @@ bool varies_in_space(const Shape& shape) {
 }
 
 // What a kernel of the general road takes beyond its bytes and operations.
-double singly(const Lowering& l, Id id, const Launch& launch) {
+double value_seconds(const Lowering& l, Id id, const Launch& launch) {
   const Node& node = l.graph[id];
   const Shape& in = l.graph[node.in[0]].shape;
   const auto out = static_cast<double>(count(node.shape)), read = static_cast<double>(count(in));
@@ -46,19 +46,19 @@ double singly(const Lowering& l, Id id, const Launch& launch) {
   }
   const bool twice = is(node, "moments") || is(node, "softmax_stats") || is(node, "logsumexp") ||
                      is(node, "layer_norm") || is(node, "rms_norm") || is(node, "softmax");
-  const double sweeps = !twice ? 1 : out == read ? 3 : 2;
+  const double reads = !twice ? 1 : out == read ? 3 : 2;
   if (node.attrs.has("axes") && node.attrs.word("axes") == "channel") {  // one thread a voxel
     const auto channels = static_cast<double>(in[1]);
     const double at_once = 256.0 * l.chip.multiprocessors;
-    return sweeps *
+    return reads *
            std::max(read * kReducedValue, std::min(1.0, at_once * channels / read) * channels * kChannel);
   }
-  const double joins = (twice ? 2 : 1) * static_cast<double>(launch.grid[0]);
-  return sweeps * read * kReducedValue + joins * kJoin * std::max(1.0, launch.block / 64.0);
+  const double combines = (twice ? 2 : 1) * static_cast<double>(launch.grid[0]);
+  return reads * read * kReducedValue + combines * kCombine * std::max(1.0, launch.block / 64.0);
 }
 
 // What a convolution's kernel takes for outputs and operands that go one by one.
-double singly(const Lowering& l, const Fusion& f, const Schedule& t) {
+double value_seconds(const Lowering& l, const Fusion& f, const Schedule& t) {
   double seconds = 0;
   const int phases = f.store_phases * t.epilogue_form().windows;
   for (const Id id : f.stores) {
@@ -89,15 +89,15 @@ void Work::add(const Work& other, double share) {
   products += other.products * share;
   operations += other.operations * share;
   bytes += other.bytes * share;
-  singly += other.singly * share;
+  value_seconds += other.value_seconds * share;
 }
 
 void note_work(Lowering& l, Id id, LaunchId launch) {
-  l.out.run[launch].work.singly = singly(l, id, l.out.run[launch]);
+  l.out.run[launch].work.value_seconds = value_seconds(l, id, l.out.run[launch]);
   note_norm_work(l, id, launch);
 }
 
-// Norms in one sweep are told by their own bytes and operations.
+// Norms in one kernel are told by their own bytes and operations.
 void note_norm_work(Lowering& l, Id id, LaunchId launch) {
   Work& work = l.out.run[launch].work;
   work.operations += flops(l.graph, id);
@@ -114,7 +114,7 @@ void note_mean_conv_work(Lowering& l, Id id, LaunchId sums, LaunchId products) {
   const auto taps = static_cast<double>(count(kernel)) / static_cast<double>(kernel[0] * kernel[1]);
   Work& work = l.out.run[sums].work;
   read(l, l.graph[id].in[0], work);
-  work.singly = taps * work.bytes * kBoxByte;
+  work.value_seconds = taps * work.bytes * kBoxByte;
   l.out.run[products].work.bytes = bytes_of(l, l.graph[id].in[1]);
 }
 
@@ -143,7 +143,7 @@ Work conv_work(const Lowering& l, const Fusion& f, const Schedule& t) {
     }
   }
   for (const Id id : f.stores) work.bytes += bytes_of(l, id);
-  work.singly = singly(l, f, t);
+  work.value_seconds = value_seconds(l, f, t);
   return work;
 }
 

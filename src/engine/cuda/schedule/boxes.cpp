@@ -24,7 +24,7 @@ std::optional<Boxes> tile_boxes(const Convolution& base, const EpilogueNeeds& ne
   std::optional<Boxes> best;
   double best_score = 0;
   for (const int form : {0, 1, 2, 3}) {
-    // Twice the columns: fewer reads of the rows for as many products. One variant of a pool after the other
+    // Twice the columns: fewer reads of the rows for as many products. One position of a pool after the other
     // makes room for them, and asks for the weights again.
     const bool wide = form & 1, serial = form & 2;
     Convolution conv = base;
@@ -34,12 +34,12 @@ std::optional<Boxes> tile_boxes(const Convolution& base, const EpilogueNeeds& ne
     for (const bool boxes : {true, false}) {
       if (!boxes && needs.one_sample) continue;
       for (const int warpgroups : {1, 2, 3, 4}) {
-        for (const int pieces : {1, 2, 3}) {
+        for (const int subtiles : {1, 2, 3}) {
           // Registers for sums: phases of the width that are stored together, parts before promotion, the
           // pool.
           const bool exact = needs.exact();
-          const int sums =
-              pieces * (conv.n / 2) * (conv.variants * (needs.store_phases + exact) + (needs.pooled ? 1 : 0));
+          const int sums = subtiles * (conv.n / 2) *
+                           (conv.positions * (needs.store_phases + exact) + (needs.pooled ? 1 : 0));
           // Four warpgroups of 128 registers a thread, or two of 255; many steps want registers for their
           // addresses.
           const int operands = needs.wgmma ? 0 : 36;
@@ -49,18 +49,18 @@ std::optional<Boxes> tile_boxes(const Convolution& base, const EpilogueNeeds& ne
           if (serial && warpgroups < 2) continue;
           Boxes t(conv, conv.copy_by_sample());
           t.shape.boxes = boxes;
-          t.settles = needs.wgmma && exact &&
-                      (!needs.pooled || (few && (!needs.whole_columns || conv.most_groups() > 2)));
+          t.completes_sums = needs.wgmma && exact &&
+                             (!needs.pooled || (few && (!needs.whole_columns || conv.most_groups() > 2)));
           int last = 0;
-          if (!shape_tile(t, t.shape, warpgroups, pieces, last)) continue;
+          if (!shape_tile(t, t.shape, warpgroups, subtiles, last)) continue;
           t.copy.guard = guard_rows(conv, t.copy);
           t.segments = place_segments(t, last);
           if (t.shared_bytes() > needs.shared_limit) continue;
           // Two blocks a multiprocessor hide each other's waits; four warpgroups in one do so less well.
-          const int room = needs.shared_limit + 1024;  // each block costs 1 KB more than it asks for
-          t.resident = std::max(1, std::min((few ? 4 : 2) / warpgroups, room / (t.shared_bytes() + 1024)));
+          const int budget = needs.shared_limit + 1024;  // each block costs 1 KB more than it asks for
+          t.resident = std::max(1, std::min((few ? 4 : 2) / warpgroups, budget / (t.shared_bytes() + 1024)));
           // The rest of the memory keeps weights ahead, so that warpgroups need not go in step.
-          while (t.stages < 8 && t.resident * (t.shared_bytes() + conv.stage_bytes() + 1024) <= room)
+          while (t.stages < 8 && t.resident * (t.shared_bytes() + conv.stage_bytes() + 1024) <= budget)
             ++t.stages;
           if (const double now = score(t, wide, serial); now > best_score) {
             best_score = now;
@@ -89,7 +89,7 @@ TileConstants Boxes::constants() const {
 }
 
 std::string Boxes::products_text(const std::string& g) const {
-  return ring_products(conv, segments, settles, g);
+  return ring_products(conv, segments, completes_sums, g);
 }
 
 std::string Boxes::kernel_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e,
@@ -97,8 +97,8 @@ std::string Boxes::kernel_text(const Lowering& l, const Fusion& fusion, const Ep
   if (fma) return fma_text(l, fusion, conv, e, g);
   // Where registers are few rows are computed when they are needed; many that are stored from the loop, from
   // a tile that the compiler does not know: it would compute all addresses ahead.
-  const bool afresh = e.window.empty() && pieces > 1 && warpgroups * resident >= 4;
-  const bool late = conv.variants < conv.residues;
+  const bool afresh = e.window.empty() && subtiles > 1 && warpgroups * resident >= 4;
+  const bool late = conv.positions < conv.components;
   const std::string rows = afresh
                                ? "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n" + rows_text("here")
                                : rows_text("tile");

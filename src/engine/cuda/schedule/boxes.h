@@ -13,8 +13,8 @@ class Boxes final : public Schedule {
 
   TileShape shape;
   RowSegments segments;
-  int stages = 2;        // of the ring of weights
-  bool settles = false;  // strict sums are complete before anything else begins
+  int stages = 2;               // of the ring of weights
+  bool completes_sums = false;  // strict sums are complete before anything else begins
 
   int tile_half() const override { return static_cast<int>(segments.list.size()) * segments.bytes(conv); }
   int weight_shared() const override { return stages * conv.stage_bytes(); }

@@ -14,10 +14,10 @@ constexpr int kMaxLines = 8, kMaxWidth = 32;  // of a tile
 // Steps in the stream: of each group of phases first the taps that both width phases have at the same shift,
 // phase beside phase, so that one product of twice the columns takes both; then the others.
 void order_stream(DepthStreaming& t) {
-  for (size_t c = 0; c + 1 < t.conv.class_begin.size(); c += 2) {
-    const int first = t.conv.group_begin[t.conv.class_begin[c]],
-              middle = t.conv.group_begin[t.conv.class_begin[c + 1]],
-              end = t.conv.group_begin[t.conv.class_begin[c + 2]];
+  for (size_t c = 0; c + 1 < t.conv.phase_begin.size(); c += 2) {
+    const int first = t.conv.group_begin[t.conv.phase_begin[c]],
+              middle = t.conv.group_begin[t.conv.phase_begin[c + 1]],
+              end = t.conv.group_begin[t.conv.phase_begin[c + 2]];
     const size_t before = t.order.size();
     std::vector<int> alone;
     std::vector<bool> taken(end - middle, false);
@@ -43,9 +43,9 @@ void order_stream(DepthStreaming& t) {
 
 // Strict sums reach float32 after at most 128 terms: those of shared taps, and those of the others.
 bool few_terms(const DepthStreaming& t) {
-  for (size_t c = 0; c + 1 < t.conv.class_begin.size(); ++c) {
+  for (size_t c = 0; c + 1 < t.conv.phase_begin.size(); ++c) {
     const int steps =
-        t.conv.group_begin[t.conv.class_begin[c + 1]] - t.conv.group_begin[t.conv.class_begin[c]];
+        t.conv.group_begin[t.conv.phase_begin[c + 1]] - t.conv.group_begin[t.conv.phase_begin[c]];
     const int shared = t.shared_taps[c / 2];
     if (std::max(shared, steps - shared) * t.conv.ck > 128) return false;
   }
@@ -103,11 +103,11 @@ std::optional<DepthStreaming> tile_depth_streaming(const Convolution& conv, cons
                                                    double least) {
   const bool exact = needs.exact();
   if (!needs.own_copy || needs.pooled || conv.store_phases != 2 || conv.column_blocks != 1 || conv.n > 64 ||
-      conv.variants != 1)
+      conv.positions != 1)
     return {};
   DepthStreaming form(conv, {});
   form.warpgroups = exact ? 3 : 4;
-  form.takers = exact ? 3 : needs.stores ? 2 : 1;  // without stores turns cost more than they give
+  form.ping_pong = exact ? 3 : needs.stores ? 2 : 1;  // without stores ping-pong costs more than it gives
   // Whole lines in a row, so that a plane is some lines on.
   const auto& [d, h, w] = conv.axis;
   form.copy.plane = h.pitch * w.pitch;
@@ -193,9 +193,9 @@ EpilogueForm DepthStreaming::epilogue_form() const {
 
 TileConstants DepthStreaming::constants() const {
   TileConstants c;
-  c.boxes = c.swept = true;
+  c.boxes = c.depth_streaming = true;
   c.lines = lines, c.width = width, c.across = across;
-  c.buffers = buffers, c.owners = static_cast<int>(parts.size()), c.takers = takers;
+  c.buffers = buffers, c.parts = static_cast<int>(parts.size()), c.ping_pong = ping_pong;
   return c;
 }
 
@@ -211,7 +211,7 @@ std::vector<Launch> DepthStreaming::launches(const Launch& one, const Work& work
   return all;
 }
 
-std::array<int64_t, 2> DepthStreaming::slab_strides() const {  // hi of all steps, then lo
+std::array<int64_t, 2> DepthStreaming::weight_strides() const {  // hi of all steps, then lo
   const int64_t half = int64_t{conv.n} * conv.row_bytes();
   return {half, half * static_cast<int64_t>(conv.steps.size())};
 }

@@ -4,10 +4,10 @@
 // phases and goes through the depth of one column of tiles after another; of each tile only the plane that
 // the one before did not read is loaded, into a ring.
 //
-// The 64 rows of a piece are 4 lines of 16 windows, of each line first the 8 even ones, then the 8 odd ones:
-// a thread has rows r and r + 8, so both width phases of two neighbouring windows, which are four outputs
-// side by side. For a shift by an even number of windows even rows read even places, for an odd one odd
-// places. So shared memory has each line twice: as pairs that begin with an even place, and as pairs that
+// The 64 rows of a subtile are 4 lines of 16 windows, of each line first the 8 even ones, then the 8 odd
+// ones: a thread has rows r and r + 8, so both width phases of two neighbouring windows, which are four
+// outputs side by side. For a shift by an even number of windows even rows read even places, for an odd one
+// odd places. So shared memory has each line twice: as pairs that begin with an even place, and as pairs that
 // begin with an odd one. In both, eight-row groups are the same distance apart, as wgmma needs them.
 #include <optional>
 
@@ -36,7 +36,7 @@ class DepthStreaming final : public Schedule {
   std::vector<ColumnPart> parts;
   int lines = 1, width = 16, across = 1;  // a tile's extent in h and w; tiles along the width
   int buffers = 1;                        // planes in shared memory
-  int takers = 1;                         // sets of warpgroups that take turns with the tensor cores
+  int ping_pong = 1;                      // sets of warpgroups that have the tensor cores in turn
   int planes = 1;                         // that the taps of one depth read, of the part with most
   int run = 1;                            // depths of a column that a block goes through in a row
   bool side_by_side = false;      // blocks go through the volume together; otherwise each has its share
@@ -62,7 +62,7 @@ class DepthStreaming final : public Schedule {
   void reserve_slots(const std::vector<int>& blocks, int samples);
   std::vector<TensorView> tensor_views(const Prepared& p) const;  // the copy, even and odd; and the output
   // The kernel's text where `role` declares the part for which the block works, the block's number, of how
-  // many, and their jobs (`owner`, `block`, `blocks`, `job0`, `jobs`); empty: all of the grid does all tiles.
+  // many, and their jobs (`part`, `block`, `blocks`, `job0`, `jobs`); empty: all of the grid does all tiles.
   std::string role_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e, const std::string& g,
                         bool fma, const std::string& role) const;
 
@@ -90,7 +90,7 @@ class DepthStreaming final : public Schedule {
   std::string own_constants(const Prepared& p) const override;
   std::string own_tables(const std::string& g) const override { return part_tables(g, parts_of(parts)); }
   std::vector<int> stream() const override { return order; }
-  std::array<int64_t, 2> slab_strides() const override;
+  std::array<int64_t, 2> weight_strides() const override;
 };
 
 // At least `least` of whose rows are useful.

@@ -12,7 +12,7 @@ namespace {
 // One tap's product: which sums, where its rows and its columns are.
 struct Product {
   int phase = 0;  // of the width; 2: both
-  int plane = 0, view = 0, place = 0, slab = 0;
+  int plane = 0, view = 0, place = 0, weights = 0;
 };
 
 // The products of a group of phases: those of both width phases, then the others. `slab` is the group's first
@@ -20,10 +20,10 @@ struct Product {
 struct Products {
   std::vector<Product> shared, alone;
 
-  Products(const DepthStreaming& t, const DepthStreaming::ColumnPart& part, int group, int slab) {
-    const int first = t.conv.group_begin[t.conv.class_begin[2 * group]],
-              middle = t.conv.group_begin[t.conv.class_begin[2 * group + 1]],
-              end = t.conv.group_begin[t.conv.class_begin[2 * group + 2]];
+  Products(const DepthStreaming& t, const DepthStreaming::ColumnPart& part, int group, int weights) {
+    const int first = t.conv.group_begin[t.conv.phase_begin[2 * group]],
+              middle = t.conv.group_begin[t.conv.phase_begin[2 * group + 1]],
+              end = t.conv.group_begin[t.conv.phase_begin[2 * group + 2]];
     for (int i = first; i < end; ++i) {
       const bool both = i - first < 2 * t.shared_taps[group];
       if (both && (i - first) % 2 == 1) continue;
@@ -36,7 +36,7 @@ struct Products {
       const DepthStreaming::PairView& v = t.views[p.view];
       p.place = ((h - part.line) * 2 * v.pairs + (w - v.first) / 2) * t.conv.row_bytes() +
                 step.block * t.part_bytes;
-      p.slab = (slab + i - first) * t.conv.n * t.conv.row_bytes();
+      p.weights = (weights + i - first) * t.conv.n * t.conv.row_bytes();
       (both ? shared : alone).push_back(p);
     }
   }
@@ -52,13 +52,13 @@ std::string instructions(const DepthStreaming& t, const std::vector<Product>& pr
     for (const auto& [rows, columns] : halves) {
       for (int k = 0; k < t.conv.ck / 16; ++k) {
         of[x.phase == 1].push_back(code(
-            "      at.multiply<$columns>($sums, $plane, $view, $place, $slab, $add);\n",
+            "      at.multiply<$columns>($sums, $plane, $view, $place, $weights, $add);\n",
             {{"columns", x.phase == 2 ? 2 * t.conv.n : t.conv.n},
              {"sums", x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase)},
              {"plane", x.plane},
              {"view", x.view},
              {"place", x.place + rows + k * 32},
-             {"slab", x.slab + columns + k * 32},
+             {"weights", x.weights + columns + k * 32},
              {"add", begun[x.phase]}}));
         begun[x.phase] = true;
       }
@@ -81,7 +81,7 @@ std::string whole_products(const DepthStreaming& t, const Products& p) {
     x.phase = 0;
     all.push_back(x);
     x.phase = 1;
-    x.slab += t.conv.n * t.conv.row_bytes();
+    x.weights += t.conv.n * t.conv.row_bytes();
     all.push_back(x);
   }
   all.insert(all.end(), p.alone.begin(), p.alone.end());
@@ -155,15 +155,15 @@ std::string split_products(const DepthStreaming& t, const Products& p) {
 // What this block's part has, and those before it together, as operands.
 template <class F>
 std::string own(const DepthStreaming& t, F value) {
-  return fmt::format("({})", by_owner(each_part(t.parts, value)));
+  return fmt::format("({})", by_part(each_part(t.parts, value)));
 }
 template <class F>
 std::string before_own(const DepthStreaming& t, F value) {
-  return fmt::format("({})", before_owner(each_part(t.parts, value)));
+  return fmt::format("({})", before_part(each_part(t.parts, value)));
 }
 using Column = DepthStreaming::ColumnPart;
 
-// Which jobs are this block's, and the items they are made of: the pieces of all jobs for each group of
+// Which jobs are this block's, and the items they are made of: the subtiles of all jobs for each group of
 // phases, those of one group together, so that whole lines are stored at a time.
 std::string block_start(const DepthStreaming& t, const std::string& g, bool fma, const std::string& role) {
   return code(
@@ -182,7 +182,7 @@ std::string block_start(const DepthStreaming& t, const std::string& g, bool fma,
         role.empty()
             ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
                           "G::kTiles; (void)owner;\n",
-                          owner_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
+                          part_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
                           own(t, &Column::blocks))
             : role},
        {"planes", own(t, &Column::planes)},
@@ -197,7 +197,7 @@ std::string fma_start(const Lowering& l, const Node& conv) {
       input_value(l, conv.in[0]), input_value(l, conv.in[1]));
 }
 
-// The last warpgroup brings weights and planes; its registers go to the others.
+// The last warpgroup is the producer of weights and planes; its registers go to the others.
 std::string pipe_start(const DepthStreaming& t, const std::string& g) {
   const int all = t.warpgroups + 1,
             registers = (65536 / (all * 128) / 8 * 8 * all - 24) / t.warpgroups / 8 * 8;
@@ -233,15 +233,15 @@ std::string samples_text(const DepthStreaming& t, const std::string& finish) {
       own(t, &Column::slots), own(t, &Column::first_slot), finish);
 }
 
-// Where an item is: its job's tile, which piece of it, which phases; before its sums.
+// Where an item is: its job's tile, which subtile of it, which phases; before its sums.
 std::string item_text(const DepthStreaming& t, const EpilogueText& e, const std::string& g) {
-  const std::string place = "item % each / (G::kM / 64)";  // among the owner's groups
+  const std::string place = "item % each / (G::kM / 64)";  // among the part's groups
   return fmt::format(
       "    const int k = item / each, job = walk.job(k), q = item % (G::kM / 64), tile = job_tile<G>(job);\n"
       "    const int group = {0};\n{1}    const int ed = group / {2}, eh = group % {2}, ew = 0; (void)ew;\n"
       "    float sum[2][1][G::kNr];\n",
       t.parts.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
-      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.conv.axis[1].classes);
+      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.conv.axis[1].phases);
 }
 
 // The epilogue of an item's sums.
@@ -267,7 +267,7 @@ std::string fma_loop(const std::string& g, const std::string& item, const std::s
 // planes before it waits for its turn: the other may need a place in the ring that it has not left yet.
 std::string pipe_loop(const DepthStreaming& t, const std::string& g, const std::string& item,
                       const std::string& point) {
-  const int together = t.warpgroups / t.takers;
+  const int together = t.warpgroups / t.ping_pong;
   const bool uneven = std::ranges::any_of(t.parts, [&](const Column& part) {
     return static_cast<int>(part.groups.size()) * (t.m / 64) % together != 0;
   });
@@ -303,10 +303,10 @@ std::string DepthStreaming::products_text(const std::string& g) const {
   const bool once = conv.input_lo && conv.weights_lo;
   std::vector<std::pair<std::string, std::string>> cases;  // text, labels
   for (const ColumnPart& part : parts) {
-    int slab = 0;
+    int weights = 0;
     for (size_t i = 0; i < part.groups.size(); ++i) {
-      const Products p(*this, part, part.groups[i], slab);
-      slab += part.slabs[i][1];
+      const Products p(*this, part, part.groups[i], weights);
+      weights += part.step_runs[i][1];
       const std::string text = conv.exact() ? split_products(*this, p) : whole_products(*this, p);
       auto same = std::ranges::find(cases, text, &std::pair<std::string, std::string>::first);
       if (!once || same == cases.end()) same = cases.insert(cases.end(), {text, ""});

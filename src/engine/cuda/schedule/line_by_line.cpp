@@ -8,14 +8,14 @@
 namespace upweave::cuda {
 namespace {
 
-// Groups of steps: for each class of outputs the lines of the kernel that reach it, for each of those all
+// Groups of steps: for each phase of the outputs the lines of the kernel that reach it, for each of those all
 // taps.
 void list_lines(LineByLine& t) {
   const auto& [line, sample, w] = t.conv.axis;
   t.conv.group_begin.assign(1, 0);
-  t.conv.class_begin.assign(1, 0);
+  t.conv.phase_begin.assign(1, 0);
   const int shift = modulo(w.lo, 8);  // a copy starts at a multiple of eight rows
-  for (int e = 0; e < line.classes; ++e) {
+  for (int e = 0; e < line.phases; ++e) {
     t.conv.phases.push_back({e, 0, 0});
     for (int kl = 0; kl < line.kernel; ++kl) {
       int delta = 0;
@@ -42,17 +42,17 @@ void list_lines(LineByLine& t) {
         t.conv.group_begin.push_back(static_cast<int>(t.conv.steps.size()));
       }
     }
-    t.conv.class_begin.push_back(static_cast<int>(t.conv.group_begin.size()) - 1);
+    t.conv.phase_begin.push_back(static_cast<int>(t.conv.group_begin.size()) - 1);
   }
 }
 
-// Which block computes which tiles of a launch. Long tiles first, one a block and turn; in the last turns,
+// Which block computes which tiles of a launch. Long tiles first, one a block and wave; in the last waves,
 // where it counts, the least loaded block takes the next, and then blocks exchange tiles while the longest
 // day becomes shorter. `load` is what blocks have to do before.
 LineByLine::LineLaunch share_launch(const LineByLine& t, int first, int end, const std::vector<int>& cost,
                                     std::vector<int64_t>& load) {
   const int blocks = t.launched;
-  const int shared = end - first == t.tiles ? 12 : 6;  // turns, for tables of constants are small
+  const int shared = end - first == t.tiles ? 12 : 6;  // waves, for tables of constants are small
   auto tile = [&](int s) {
     return t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane;
   };
@@ -61,7 +61,7 @@ LineByLine::LineLaunch share_launch(const LineByLine& t, int first, int end, con
   LineByLine::LineLaunch launch{first, end, std::max(0, ceil_div(end - first, blocks) - shared), {}};
   launch.last_tiles.resize(blocks);
   int s = first;
-  for (; s < first + launch.plain_turns * blocks; ++s) load[(s - first) % blocks] += cost_of(tile(s));
+  for (; s < first + launch.plain_waves * blocks; ++s) load[(s - first) % blocks] += cost_of(tile(s));
   for (; s < end; ++s) {
     const auto least = std::ranges::min_element(load) - load.begin();
     load[least] += cost_of(tile(s));
@@ -92,10 +92,10 @@ LineByLine::LineLaunch share_launch(const LineByLine& t, int first, int end, con
 
 // The first `cut` tiles in one launch, and the others, if there are any, in a second.
 void share_tiles(LineByLine& t, int cut) {
-  const int lines = t.conv.axis[0].windows, classes = t.conv.axis[0].classes;
-  std::vector<int> cost(lines, classes);  // in halves of a line of taps: an epilogue is about one half
+  const int lines = t.conv.axis[0].windows, phases = t.conv.axis[0].phases;
+  std::vector<int> cost(lines, phases);  // in halves of a line of taps: an epilogue is about one half
   for (int j = 0; j < lines; ++j) {
-    for (int c = 0; c < classes; ++c) cost[j] += 2 * t.lines_at(j, c);
+    for (int c = 0; c < phases; ++c) cost[j] += 2 * t.lines_at(j, c);
   }
   t.line_order.resize(lines);
   std::iota(t.line_order.begin(), t.line_order.end(), 0);
@@ -115,15 +115,15 @@ void share_tiles(LineByLine& t, int cut) {
 
 }  // namespace
 
-size_t LineByLine::LineLaunch::last_turns() const {
+size_t LineByLine::LineLaunch::last_waves() const {
   size_t most = 0;
   for (const auto& tiles : last_tiles) most = std::max(most, tiles.size());
   return most;
 }
 
-int LineByLine::lines_at(int window, int cls) const {
+int LineByLine::lines_at(int window, int phase) const {
   int found = 0;
-  for (int g = conv.class_begin[cls]; g < conv.class_begin[cls + 1]; ++g) {
+  for (int g = conv.phase_begin[phase]; g < conv.phase_begin[phase + 1]; ++g) {
     const int at = window + line_shift[g];
     found += at >= 0 && at < conv.axis[0].stored;
   }
@@ -133,9 +133,9 @@ int LineByLine::lines_at(int window, int cls) const {
 double LineByLine::row_steps() const {
   double met = 0;
   for (int j = 0; j < conv.axis[0].windows; ++j) {
-    for (size_t c = 0; c + 1 < conv.class_begin.size(); ++c) met += lines_at(j, static_cast<int>(c));
+    for (size_t c = 0; c + 1 < conv.phase_begin.size(); ++c) met += lines_at(j, static_cast<int>(c));
   }
-  return met * conv.axis[2].kernel * tiles_per_plane * m * conv.variants;
+  return met * conv.axis[2].kernel * tiles_per_plane * m * conv.positions;
 }
 
 std::optional<LineByLine> tile_line_by_line(const ConvGeometry& g, const EpilogueNeeds& needs) {
@@ -154,7 +154,7 @@ std::optional<LineByLine> tile_line_by_line(const ConvGeometry& g, const Epilogu
     return {};
   if (w.stride != 1 || w.f > 2) return {};  // every line then has the same taps
   line.once = 1;
-  line.classes = line.window;
+  line.phases = line.window;
   line.pitch = line.stored;  // lines beyond the input are left out, so no zeros are kept for them
 
   t.conv.ck = row_channels(t.conv.c_in);
@@ -166,8 +166,8 @@ std::optional<LineByLine> tile_line_by_line(const ConvGeometry& g, const Epilogu
 
   t.warpgroups = 2;
   t.m = 128;
-  t.conv.variants = w.f;
-  t.conv.residues = line.f * w.f;
+  t.conv.positions = w.f;
+  t.conv.components = line.f * w.f;
   t.copy.plane = round_up(sample.pitch * w.pitch, 8);
   t.copy.rows = static_cast<int64_t>(line.pitch) * t.copy.plane;
   t.tiles_per_plane = ceil_div(t.copy.plane, t.m);
@@ -177,7 +177,7 @@ std::optional<LineByLine> tile_line_by_line(const ConvGeometry& g, const Epilogu
   if (t.copy.rows > kMaxRows) return {};
   list_lines(t);
   for (int j = 0; j < line.windows; ++j) {
-    for (int c = 0; c < line.classes; ++c) {
+    for (int c = 0; c < line.phases; ++c) {
       if (t.lines_at(j, c) == 0) return {};
     }
   }
@@ -195,7 +195,7 @@ std::optional<LineByLine> tile_line_by_line(const ConvGeometry& g, const Epilogu
 
 bool LineByLine::divide(int64_t lines, int64_t width) {
   const auto& [line, sample, w] = conv.axis;
-  // Whole turns for the first launch: its blocks are done together, and none of the second waits long for the
+  // Whole waves for the first launch: its blocks are done together, and none of the second waits long for the
   // last of them.
   const int cut = std::min(tiles, ceil_div(tiles, 2 * launched) * launched);
   const int first = cut / tiles_per_plane;  // line of the second launch
@@ -205,9 +205,10 @@ bool LineByLine::divide(int64_t lines, int64_t width) {
   // Rows of a plane that the second launch does not read: those before the first line of its taps.
   const int64_t left =
       first + line.lo > 0 ? copy.guard + int64_t{first + line.lo} * copy.plane + floor_div(w.lo, 8) * 8 : 0;
-  const int64_t room =
+  const int64_t budget =
       std::max((both - own) * line_bytes, (lines - own) * line_bytes - left * conv.row_bytes());
-  const int64_t spare = (std::max<int64_t>(room, 0) + 8 * conv.row_bytes() - 1) / (8 * conv.row_bytes()) * 8;
+  const int64_t spare =
+      (std::max<int64_t>(budget, 0) + 8 * conv.row_bytes() - 1) / (8 * conv.row_bytes()) * 8;
   if (spare * conv.row_bytes() * planes >= int64_t{sample.windows} * conv.c_out * lines * width * 4)
     return false;
   divided = Divided{static_cast<int>(lines), static_cast<int>(width), static_cast<int>(own), samples};

@@ -3,7 +3,7 @@
 // sample, window) instead of (sample, line, window): all rows of a tile have the same line, so that
 //   - a tap that reaches beyond the first or the last line of the input is left out, not multiplied with
 //     zeros, and there are no gaps between samples;
-//   - the rows that the taps of one kernel line read are one piece of the copy, which can be streamed as the
+//   - the rows that the taps of one kernel line read are one run of the copy, which can be streamed as the
 //     weights are. So a tile needs little shared memory, the hi and lo of `strict` included, and its first
 //     rows arrive while the tile before is computed.
 // In the axes of Convolution: depth is the line, height the sample (one tap, no pool), and there is one
@@ -21,10 +21,10 @@ class LineByLine final : public Schedule {
   // What one launch does of the tiles, from the first to the end in line_order.
   struct LineLaunch {
     int first = 0, end = 0;
-    int plain_turns = 0;                       // in which block b takes the b-th of the next tiles
-    std::vector<std::vector<int>> last_tiles;  // per block: its tiles in the turns after those
+    int plain_waves = 0;                       // in which block b takes the b-th of the next tiles
+    std::vector<std::vector<int>> last_tiles;  // per block: its tiles in the waves after those
 
-    size_t last_turns() const;  // for which every block has a list
+    size_t last_waves() const;  // for which every block has a list
   };
   // Pooled float32 values of a pipeline whose output has 16 bits an element: of the first own_lines lines in
   // the output's memory, of the others in the copy's planes, `samples` of all samples in each.
@@ -32,7 +32,7 @@ class LineByLine final : public Schedule {
     int lines = 0, width = 0, own_lines = 0, samples = 0;
   };
 
-  RowSegments segments;         // per group: one for each residue of the width
+  RowSegments segments;         // per group: one for each component of the width
   int stages = 2;               // of the ring of weights
   std::vector<int> line_shift;  // per group: the line that it reads, counted from the tile's window
   std::vector<int> line_order;  // lines of windows: those of a launch together, most work first
@@ -42,7 +42,7 @@ class LineByLine final : public Schedule {
   std::optional<Divided> divided;
   static constexpr int kBuffers = 2;
 
-  int lines_at(int window, int cls) const;              // groups of a class that meet the input
+  int lines_at(int window, int phase) const;            // groups of a phase that meet the input
   std::vector<int> launch_numbers(size_t which) const;  // the kernel's parameter LegTurns
 
   int tile_half() const override { return conv.axis[2].f * segments.bytes(conv); }

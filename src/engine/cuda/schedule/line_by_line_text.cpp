@@ -14,8 +14,8 @@ constexpr const char* kRows =
     "16 + lane / 4 + 8 * r);\n";
 
 // One class of outputs after the other; `products` fills sum[0].
-std::string classes_text(const LineByLine& t, const EpilogueText& e, const std::string& products,
-                         const std::string& rows) {
+std::string phases_text(const LineByLine& t, const EpilogueText& e, const std::string& products,
+                        const std::string& rows) {
   const std::string point = fmt::format(
       "      const int p = 0, ud = 0, uh = 0, uw = s; (void)p; const Row& row = rows[p][r];\n{}", e.point);
   const std::string window =
@@ -76,11 +76,11 @@ std::string LineByLine::own_constants(const Prepared& p) const {
 std::string LineByLine::own_tables(const std::string& g) const {
   std::vector<int> last;
   for (const LineLaunch& launch : parts) {
-    for (size_t turn = 0; turn < launch.last_turns(); ++turn) {
-      for (const auto& mine : launch.last_tiles) last.push_back(turn < mine.size() ? mine[turn] : tiles);
+    for (size_t wave = 0; wave < launch.last_waves(); ++wave) {
+      for (const auto& mine : launch.last_tiles) last.push_back(wave < mine.size() ? mine[wave] : tiles);
     }
   }
-  // Every line's taps and variants have the same offsets.
+  // Every line's taps and positions have the same offsets.
   return table(g + "_shifts", "int", line_shift) + table(g + "_order", "int", line_order) +
          table(g + "_last", "int", last) +
          table(g + "_offsets", "int", byte_offsets(conv, segments, 0, conv.group_begin[1]));
@@ -94,10 +94,10 @@ KernelForm LineByLine::kernel_form() const {
 
 std::vector<int> LineByLine::launch_numbers(size_t which) const {
   size_t lists = 0;
-  for (size_t i = 0; i < which; ++i) lists += parts[i].last_turns() * launched;
+  for (size_t i = 0; i < which; ++i) lists += parts[i].last_waves() * launched;
   const LineLaunch& launch = parts[which];
-  return {static_cast<int>(which), launch.first, launch.plain_turns,
-          launch.plain_turns + static_cast<int>(launch.last_turns()), static_cast<int>(lists)};
+  return {static_cast<int>(which), launch.first, launch.plain_waves,
+          launch.plain_waves + static_cast<int>(launch.last_waves()), static_cast<int>(lists)};
 }
 
 std::vector<Launch> LineByLine::launches(const Launch& one, const Work& work, const Prepared&) const {
@@ -133,10 +133,10 @@ std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, con
         g);
     return s + e.state +
            "#pragma unroll 1\n  for (int tile = blockIdx.x; tile < G::kTiles; tile += gridDim.x) {\n" +
-           kRows + classes_text(*this, e, products, "") + "  }\n" + e.finish;
+           kRows + phases_text(*this, e, products, "") + "  }\n" + e.finish;
   }
-  // A second leg stores over what the first reads; its first products need not wait for that.
-  const std::string settled =
+  // A second launch stores over what the first reads; its first products need not wait for that.
+  const std::string waits =
       parts.size() > 1 ? "  if (more && turn == 0 && group == 0) await_previous();\n" : "";
   const std::string lines =
       fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
@@ -158,8 +158,8 @@ std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, con
       "  for (int turn = 0, tile; (tile = line_tile<G>(turn, leg, {0}_order, {0}_last)) < G::kTiles; ++turn) "
       "{{\n",
       g, e.state);
-  return s + classes_text(*this, e, products + settled, kRows) + "  }\n" +
-         (settled.empty() ? "" : "  if (more) await_previous();\n") + e.finish + "  }\n";
+  return s + phases_text(*this, e, products + waits, kRows) + "  }\n" +
+         (waits.empty() ? "" : "  if (more) await_previous();\n") + e.finish + "  }\n";
 }
 
 }  // namespace upweave::cuda

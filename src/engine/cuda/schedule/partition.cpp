@@ -11,7 +11,7 @@ namespace upweave::cuda {
 
 int Part::steps() const {
   int sum = 0;
-  for (const auto& [first, count] : slabs) sum += count;
+  for (const auto& [first, count] : step_runs) sum += count;
   return sum;
 }
 
@@ -28,7 +28,7 @@ std::vector<Part> share_phases(const Convolution& conv, int count) {
     const auto least = std::ranges::min_element(load) - load.begin();
     const auto [first, end] = conv.steps_of(group);
     parts[least].groups.push_back(group);
-    parts[least].slabs.push_back({first, end - first});
+    parts[least].step_runs.push_back({first, end - first});
     load[least] += end - first;
   }
   return parts;
@@ -37,7 +37,7 @@ std::vector<Part> share_phases(const Convolution& conv, int count) {
 std::vector<int> part_of_steps(const Convolution& conv, const std::vector<const Part*>& parts) {
   std::vector<int> part(conv.steps.size(), 0);
   for (size_t p = 0; p < parts.size(); ++p) {
-    for (const auto& [first, count] : parts[p]->slabs)
+    for (const auto& [first, count] : parts[p]->step_runs)
       std::fill_n(part.begin() + first, count, static_cast<int>(p));
   }
   return part;
@@ -49,7 +49,7 @@ std::vector<int> share_blocks(const Convolution& conv, const std::vector<const P
   std::vector<double> cost;
   for (const Part* part : parts) {
     double cycles = 0;
-    for (const auto& [first, count] : part->slabs) cycles += piece_cycles(conv, count, stores);
+    for (const auto& [first, count] : part->step_runs) cycles += subtile_cycles(conv, count, stores);
     cost.push_back(cycles);
   }
   const double total = std::accumulate(cost.begin(), cost.end(), 0.0);
@@ -68,21 +68,21 @@ std::vector<int> share_blocks(const Convolution& conv, const std::vector<const P
 int resident_weights(const Convolution& conv, const std::vector<const Part*>& parts) {
   int most = 0;
   for (const Part* part : parts) most = std::max(most, part->steps());
-  return (most * conv.slab_bytes() + 1023) / 1024 * 1024;
+  return (most * conv.step_bytes() + 1023) / 1024 * 1024;
 }
 
-std::string by_owner(const std::vector<int>& values) {
+std::string by_part(const std::vector<int>& values) {
   std::string text;
   for (size_t o = 0; o + 1 < values.size(); ++o) text += fmt::format("owner == {} ? {} : ", o, values[o]);
   return text + fmt::format("{}", values.back());
 }
 
-std::string before_owner(std::vector<int> values) {
+std::string before_part(std::vector<int> values) {
   std::exclusive_scan(values.begin(), values.end(), values.begin(), 0);
-  return by_owner(values);
+  return by_part(values);
 }
 
-std::string owner_of_block(const std::vector<int>& blocks) {
+std::string part_of_block(const std::vector<int>& blocks) {
   std::string text;
   int before = 0;
   for (size_t o = 0; o + 1 < blocks.size(); ++o) {
@@ -93,12 +93,12 @@ std::string owner_of_block(const std::vector<int>& blocks) {
 }
 
 std::string part_tables(const std::string& g, const std::vector<const Part*>& parts) {
-  std::vector<int> slabs, groups;
+  std::vector<int> step_runs, groups;
   for (const Part* part : parts) {
-    for (const auto& [first, count] : part->slabs) slabs.insert(slabs.end(), {first, count});
+    for (const auto& [first, count] : part->step_runs) step_runs.insert(step_runs.end(), {first, count});
     groups.insert(groups.end(), part->groups.begin(), part->groups.end());
   }
-  return table(g + "_slabs", "int", slabs) + table(g + "_phases", "int", groups);
+  return table(g + "_slabs", "int", step_runs) + table(g + "_phases", "int", groups);
 }
 
 }  // namespace upweave::cuda

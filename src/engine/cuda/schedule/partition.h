@@ -10,9 +10,9 @@
 namespace upweave::cuda {
 
 struct Part {
-  std::vector<int> groups;                // of phases that are stored together
-  int blocks = 1;                         // that compute them
-  std::vector<std::array<int, 2>> slabs;  // runs of steps in the stream: first, count
+  std::vector<int> groups;                    // of phases that are stored together
+  int blocks = 1;                             // that compute them
+  std::vector<std::array<int, 2>> step_runs;  // runs of steps in the stream: first, count
 
   int steps() const;
 };
@@ -40,11 +40,11 @@ void set_blocks(std::vector<P>& list, const std::vector<int>& blocks) {
   for (size_t i = 0; i < list.size(); ++i) list[i].blocks = blocks[i];
 }
 
-// --- Text: of `owner`, the part that a block works for, what its number of something is, or of those before
+// --- Text: of `part`, the part that a block works for, what its number of something is, or of those before
 // it together; and which part that is.
-std::string by_owner(const std::vector<int>& values);  // owner == 0 ? a : owner == 1 ? b : c
-std::string before_owner(std::vector<int> values);
-std::string owner_of_block(const std::vector<int>& blocks);
+std::string by_part(const std::vector<int>& values);  // part == 0 ? a : part == 1 ? b : c
+std::string before_part(std::vector<int> values);
+std::string part_of_block(const std::vector<int>& blocks);
 // Tables of the parts' runs of steps and groups of phases.
 std::string part_tables(const std::string& g, const std::vector<const Part*>& parts);
 

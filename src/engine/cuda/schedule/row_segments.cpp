@@ -9,17 +9,17 @@ namespace upweave::cuda {
 std::vector<int64_t> RowSegments::offsets(const Schedule& t) const {
   std::vector<int64_t> result;
   for (const RowSegment& s : list) {
-    result.push_back((int64_t{s.residue} * t.conv.blocks + s.block) * t.plane_bytes() +
+    result.push_back((int64_t{s.component} * t.conv.blocks + s.block) * t.plane_bytes() +
                      (int64_t{t.copy.guard} + s.first_row) * t.conv.row_bytes());
   }
   return result;
 }
 
-bool shape_tile(Schedule& t, TileShape& shape, int warpgroups, int pieces, int& last) {
+bool shape_tile(Schedule& t, TileShape& shape, int warpgroups, int subtiles, int& last) {
   const auto& [d, h, w] = t.conv.axis;
   t.warpgroups = warpgroups;
-  t.pieces = pieces;
-  t.m = 64 * warpgroups * pieces;
+  t.subtiles = subtiles;
+  t.m = 64 * warpgroups * subtiles;
   if (!shape.boxes) {
     last = t.m - 1;
     t.tiles = static_cast<int>((t.copy.rows + t.m - 1) / t.m);
@@ -74,9 +74,9 @@ RowSegments place_segments(const Schedule& t, int last, const std::vector<int>& 
     const int low = lo[1] * w.pitch + lo[2], high = hi[1] * w.pitch + hi[2], shift = modulo(low, 8);
     result.rows = std::max(result.rows, round_up(shift + last + 1 + high - low, 8));
     for (int block = 0; block < conv.blocks; ++block) {
-      for (int residue = 0; residue < conv.residues; ++residue) {
+      for (int component = 0; component < conv.components; ++component) {
         for (int ad = lo[0]; ad <= hi[0]; ++ad)
-          result.list.push_back({residue, block, ad * t.copy.plane + low - shift});
+          result.list.push_back({component, block, ad * t.copy.plane + low - shift});
       }
     }
     begin.push_back(static_cast<int>(result.list.size()));
@@ -87,9 +87,9 @@ RowSegments place_segments(const Schedule& t, int last, const std::vector<int>& 
     const Reach& r = reach[part[s]];
     std::vector<int>& offset = result.offset.emplace_back();
     for (const auto& [id, ih, iw] : step.delta) {
-      const int residue = (modulo(id, d.f) * h.f + modulo(ih, h.f)) * w.f + modulo(iw, w.f);
+      const int component = (modulo(id, d.f) * h.f + modulo(ih, h.f)) * w.f + modulo(iw, w.f);
       const int segment =
-          (step.block * conv.residues + residue) * (r.d_hi - r.d_lo + 1) + floor_div(id, d.f) - r.d_lo;
+          (step.block * conv.components + component) * (r.d_hi - r.d_lo + 1) + floor_div(id, d.f) - r.d_lo;
       offset.push_back(segment * result.rows + r.shift + floor_div(ih, h.f) * w.pitch + floor_div(iw, w.f) -
                        r.low);
     }

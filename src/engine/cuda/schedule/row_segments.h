@@ -5,12 +5,12 @@
 namespace upweave::cuda {
 
 struct RowSegment {
-  int residue = 0, block = 0, first_row = 0;  // rows m0 + first_row ...
+  int component = 0, block = 0, first_row = 0;  // rows m0 + first_row ...
 };
 struct RowSegments {
   int rows = 8;  // of each in shared memory
   std::vector<RowSegment> list;
-  std::vector<std::vector<int>> offset;  // per step and variant: shared-memory row of the tile's row 0
+  std::vector<std::vector<int>> offset;  // per step and position: shared-memory row of the tile's row 0
 
   int bytes(const Convolution& conv) const { return rows * conv.row_bytes(); }
   std::vector<int64_t> offsets(const Schedule& t) const;  // bytes into the copy, for a tile at its first row
@@ -24,17 +24,17 @@ struct TileShape {
 
 // So many rows for the tile, in the best shape; false if it has none. `last` is the tile's highest row,
 // counted from its lowest.
-bool shape_tile(Schedule& t, TileShape& shape, int warpgroups, int pieces, int& last);
+bool shape_tile(Schedule& t, TileShape& shape, int warpgroups, int subtiles, int& last);
 // Zero rows for any tile, so that passes with different tiles share one copy.
 int guard_rows(const Convolution& conv, const InputCopy& copy);
 
-// Which runs of rows the taps of each part of the steps read: one per channel block, residue and depth shift.
-// `part` is a step's, `begin` gets where each part's segments begin, and where the last one's end.
+// Which runs of rows the taps of each part of the steps read: one per channel block, component and depth
+// shift. `part` is a step's, `begin` gets where each part's segments begin, and where the last one's end.
 RowSegments place_segments(const Schedule& t, int last, const std::vector<int>& part, int parts,
                            std::vector<int>& begin);
 RowSegments place_segments(const Schedule& t, int last);  // of one part
 
-// Bytes of shared memory that a row's place is, for each variant of steps [from, to).
+// Bytes of shared memory that a row's place is, for each position of steps [from, to).
 std::vector<int64_t> byte_offsets(const Convolution& conv, const RowSegments& segments, int from, int to);
 
 }  // namespace upweave::cuda

@@ -20,7 +20,7 @@ int Schedule::shared_bytes() const {  // aligned, and barriers
 unsigned Schedule::convert_blocks() const {
   const int64_t rows_per_block = 256 / (conv.ck / 8), rows = copy.rows + 2 * copy.guard;
   return static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block *
-                               (conv.residues / conv.axis[2].f) * conv.blocks);
+                               (conv.components / conv.axis[2].f) * conv.blocks);
 }
 
 double Schedule::efficiency() const {
@@ -30,7 +30,7 @@ double Schedule::efficiency() const {
 }
 
 double Schedule::row_steps() const {
-  return static_cast<double>(tiles) * m * conv.variants * static_cast<double>(conv.steps.size());
+  return static_cast<double>(tiles) * m * conv.positions * static_cast<double>(conv.steps.size());
 }
 
 bool Schedule::divide(int64_t, int64_t) { return false; }
@@ -41,33 +41,33 @@ std::vector<Launch> Schedule::launches(const Launch& one, const Work& work, cons
   return all;
 }
 
-std::array<int64_t, 2> Schedule::slab_strides() const {
-  return {conv.slab_bytes(), int64_t{conv.n} * conv.row_bytes()};
+std::array<int64_t, 2> Schedule::weight_strides() const {
+  return {conv.step_bytes(), int64_t{conv.n} * conv.row_bytes()};
 }
 
 std::string Schedule::constants_text(const std::string& g, const Prepared& p) const {
   const auto& [d, h, w] = conv.axis;
   const TileConstants c = constants();
-  const auto [slab_step, slab_lo] = slab_strides();
+  const auto [weight_step, weight_lo] = weight_strides();
   ConstantsText t;
   t.put("kBatch", conv.batch), t.put("kCIn", conv.c_in), t.put("kCOut", conv.c_out), t.put("kCk", conv.ck);
   t.put("kBlocks", conv.blocks), t.put("kN", conv.n), t.put("kNr", conv.n / 2);
   t.put("kColumnBlocks", conv.column_blocks), t.put("kPlane", copy.plane), t.put_long("kRows", copy.rows);
   t.put("kGuard", copy.guard), t.put("kBoxes", c.boxes), t.put("kByLine", c.by_line);
   t.put("kLines", c.lines), t.put("kWidth", std::max(8, c.width)), t.put("kM", m);
-  t.put("kThreads", warpgroups * 128), t.put("kPieces", pieces), t.put("kVariants", conv.variants);
-  t.put("kSums", pieces * conv.variants);
+  t.put("kThreads", warpgroups * 128), t.put("kPieces", subtiles), t.put("kVariants", conv.positions);
+  t.put("kSums", subtiles * conv.positions);
   t.put("kTilesPerPlane", tiles_per_plane), t.put("kTilesAcross", c.across), t.put("kTiles", tiles);
-  t.put("kResidues", conv.residues), t.put("kConvertBlocks", convert_blocks());
+  t.put("kResidues", conv.components), t.put("kConvertBlocks", convert_blocks());
   t.put("kChunks", c.segments), t.put("kChunkBytes", c.segment_rows * conv.row_bytes());
   t.put("kTileShared", tile_shared()), t.put("kTileHalf", tile_half()), t.put("kBuffers", c.buffers);
-  t.put("kOwners", c.owners), t.put("kWeightShared", weight_shared()), t.put("kScratch", scratch_bytes());
-  t.put("kTakers", c.takers), t.put("kStages", c.stages), t.put("kStageBytes", conv.stage_bytes());
-  t.put("kSlabBytes", conv.slab_bytes()), t.put_long("kSlabStep", slab_step);
-  t.put_long("kSlabLo", slab_lo), t.put("kGroups", static_cast<int64_t>(conv.group_begin.size()) - 1);
+  t.put("kOwners", c.parts), t.put("kWeightShared", weight_shared()), t.put("kScratch", scratch_bytes());
+  t.put("kTakers", c.ping_pong), t.put("kStages", c.stages), t.put("kStageBytes", conv.stage_bytes());
+  t.put("kSlabBytes", conv.step_bytes()), t.put_long("kSlabStep", weight_step);
+  t.put_long("kSlabLo", weight_lo), t.put("kGroups", static_cast<int64_t>(conv.group_begin.size()) - 1);
   t.put("kSteps", static_cast<int64_t>(conv.steps.size()));
   t.text += own_constants(p);
-  t.put("kSwept", c.swept), t.put("kInputLo", conv.input_lo), t.put("kWeightsLo", conv.weights_lo);
+  t.put("kSwept", c.depth_streaming), t.put("kInputLo", conv.input_lo), t.put("kWeightsLo", conv.weights_lo);
   t.put("kStorePhases", conv.store_phases);
   t.put("kPitchD", d.pitch), t.put("kPitchH", h.pitch), t.put("kPitchW", w.pitch);
   t.put("kJd", d.windows), t.put("kJh", h.windows), t.put("kJw", w.windows);
@@ -95,7 +95,7 @@ std::string Schedule::constants_text(const std::string& g, const Prepared& p) co
   for (const int step : stream()) tap(packed, conv.steps[step]);
   return fmt::format("struct {} {{\n{}}};\n", g, t.text) +
          table(g + "_stream", "int", packed.empty() ? taps : packed) +
-         table(g + "_chunks", "i64", segment_offsets()) + table(g + "_classes", "int", conv.class_begin) +
+         table(g + "_chunks", "i64", segment_offsets()) + table(g + "_classes", "int", conv.phase_begin) +
          table(g + "_groups", "int", conv.group_begin) + table(g + "_taps", "int", taps) +
          table(g + "_deltas", "int", deltas) + own_tables(g);
 }

@@ -45,10 +45,10 @@ struct EpilogueForm {
 
 // Constants of the kernels that every schedule has, and whose value is its own.
 struct TileConstants {
-  bool boxes = false, by_line = false, swept = false;
+  bool boxes = false, by_line = false, depth_streaming = false;
   int lines = 0, width = 0, across = 1;  // of a tile, and tiles along the width
   int segments = 0, segment_rows = 8;    // runs of rows that a tile loads
-  int buffers = 1, owners = 1, takers = 1, stages = 3;
+  int buffers = 1, parts = 1, ping_pong = 1, stages = 3;
 };
 
 // The kernel on tensor cores, beside its text.
@@ -69,9 +69,9 @@ class Schedule {
 
   Convolution conv;
   InputCopy copy;
-  int m = 64;                      // rows of a tile
-  int warpgroups = 1, pieces = 1;  // m = 64 * warpgroups * pieces
-  int resident = 1;                // blocks that a multiprocessor is meant to hold
+  int m = 64;                        // rows of a tile
+  int warpgroups = 1, subtiles = 1;  // m = 64 * warpgroups * subtiles
+  int resident = 1;                  // blocks that a multiprocessor is meant to hold
   int tiles = 1, tiles_per_plane = 1;
   bool scratch = false;  // shared memory for reductions over space, beside the tiles
 
@@ -91,14 +91,14 @@ class Schedule {
 
   // --- Cost
   double efficiency() const;                            // useful rows over rows computed
-  virtual double row_steps() const;                     // rows multiplied, over all steps and variants
+  virtual double row_steps() const;                     // rows multiplied, over all steps and positions
   virtual bool overlaps() const { return false; }       // epilogues run beside others' products
   virtual double seconds_a_voxel() const { return 0; }  // at least, where outputs are stored
 
   // --- What the epilogue and the plan's values ask
   virtual EpilogueForm epilogue_form() const { return {}; }
   virtual int64_t partials() const { return int64_t{tiles} * warpgroups; }  // of reductions over space
-  virtual std::array<int, 3> join() const { return {1, 1, 1}; }             // windows of which tiles make one
+  virtual std::array<int, 3> combine() const { return {1, 1, 1}; }          // windows of which tiles make one
   virtual bool stores_blocks() const { return false; }  // pooled values may lie in blocks of 16 channels
   // Places for float32 pooled values of so many lines of so many windows in the memory of a 16-bit output
   // and of the copy; false if there are none.
@@ -124,7 +124,8 @@ class Schedule {
   virtual std::string own_tables(const std::string&) const { return ""; }
   virtual std::vector<int64_t> segment_offsets() const { return {}; }  // of runs of rows, in the copy
   virtual std::vector<int> stream() const { return {}; }               // steps as packed; empty: in order
-  virtual std::array<int64_t, 2> slab_strides() const;  // bytes from a step's to the next, and from hi to lo
+  // Bytes from a step's weights to the next one's, and from hi to lo.
+  virtual std::array<int64_t, 2> weight_strides() const;
 };
 
 // Chooses the schedule, or none: `why` says why the convolution must go the general way.

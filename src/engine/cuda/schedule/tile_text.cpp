@@ -49,29 +49,29 @@ std::string rows_text(const char* tile) {
       tile);
 }
 
-std::string ring_products(const Convolution& conv, const RowSegments& segments, bool settles,
+std::string ring_products(const Convolution& conv, const RowSegments& segments, bool completes_sums,
                           const std::string& g) {
   std::string text = fmt::format(
       "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n"
       "  switch (cls) {{\n",
       g);
-  for (size_t c = 0; c + 1 < conv.class_begin.size(); ++c) {
+  for (size_t c = 0; c + 1 < conv.phase_begin.size(); ++c) {
     text += fmt::format("    case {}:\n", c);
-    if (conv.class_begin[c] == conv.class_begin[c + 1]) {
+    if (conv.phase_begin[c] == conv.phase_begin[c + 1]) {
       // No tap reaches these outputs. Zeros that the compiler does not know: it would move them between other
-      // classes' products, and have those wait for one another.
+      // phases' products, and have those wait for one another.
       text += "      for (auto& s : sum) for (float& x : s) { x = 0.f; asm volatile(\"\" : \"+f\"(x)); }\n";
     }
-    for (int group = conv.class_begin[c]; group < conv.class_begin[c + 1]; ++group) {
+    for (int group = conv.phase_begin[c]; group < conv.phase_begin[c + 1]; ++group) {
       const int from = conv.group_begin[group], to = conv.group_begin[group + 1];
       text += code("      group_products<$g, $count>(sum, pipe, $group, {$offsets}, $first, $last);\n",
                    {{"g", g},
                     {"count", to - from},
                     {"group", group},
                     {"offsets", fmt::format("{}", fmt::join(byte_offsets(conv, segments, from, to), ", "))},
-                    {"first", group == conv.class_begin[c]},
-                    {"last", group + 1 == conv.class_begin[c + 1]}});
-      if (settles) text += "      hold(sum);\n";
+                    {"first", group == conv.phase_begin[c]},
+                    {"last", group + 1 == conv.phase_begin[c + 1]}});
+      if (completes_sums) text += "      hold(sum);\n";
     }
     text += "      break;\n";
   }
@@ -107,9 +107,9 @@ std::string point_text(const Convolution& conv, const Fusion& fusion, const Epil
   const auto& [d, h, w] = conv.axis;
   const std::string phases =
       fusion.store_phases > 1
-          ? fmt::format("const int ed = group / {0}, eh = group % {0}, ew = 0;", h.classes)
+          ? fmt::format("const int ed = group / {0}, eh = group % {0}, ew = 0;", h.phases)
           : fmt::format("const int ed = group / {0}, eh = group / {1} % {2}, ew = group % {1};",
-                        h.classes * w.classes, w.classes, h.classes);
+                        h.phases * w.phases, w.phases, h.phases);
   return fmt::format(
       "    {}\n{}#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
       "      for (int r = 0; r < 2; ++r) {{\n        const int v = s / G::kPieces, p = s % G::kPieces;\n"

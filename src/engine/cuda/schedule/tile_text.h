@@ -40,8 +40,8 @@ std::string fma_operands(const Lowering& l, const Fusion& fusion);
 std::string tensor_start();
 // Which windows the thread's rows of a tile are.
 std::string rows_text(const char* tile);
-// The products of each class through the ring of weights, every address a literal.
-std::string ring_products(const Convolution& conv, const RowSegments& segments, bool settles,
+// The products of each phase through the ring of weights, every address a literal.
+std::string ring_products(const Convolution& conv, const RowSegments& segments, bool completes_sums,
                           const std::string& g);
 // One group of phases after the other, up to where its sums are declared.
 std::string group_loop(const Fusion& fusion, const std::string& count, const std::string& group);

@@ -10,7 +10,7 @@ namespace {
 
 // Whether all weights and the smallest tiles could share a block's memory.
 bool weights_fit(const Convolution& conv, const EpilogueNeeds& needs) {
-  return static_cast<int64_t>(conv.steps.size()) * conv.slab_bytes() <= needs.shared_limit * 2 / 3;
+  return static_cast<int64_t>(conv.steps.size()) * conv.step_bytes() <= needs.shared_limit * 2 / 3;
 }
 
 double score(const WeightStationary& t) {
@@ -26,16 +26,17 @@ std::optional<WeightStationary> tile_parts(const Convolution& conv, const Epilog
   for (const bool boxes : {true, false}) {
     if (!boxes && needs.one_sample) continue;
     for (const int warpgroups : {4, 2, 1}) {
-      for (const int pieces : {1, 2}) {
-        const int sums = pieces * (conv.n / 2) * (conv.variants * conv.store_phases + (needs.pooled ? 1 : 0));
+      for (const int subtiles : {1, 2}) {
+        const int sums =
+            subtiles * (conv.n / 2) * (conv.positions * conv.store_phases + (needs.pooled ? 1 : 0));
         if (sums > (warpgroups > 2 ? 80 : 160)) continue;
         WeightStationary t(conv, conv.copy_by_sample());
         t.shape.boxes = boxes;
         t.scratch = needs.reduces;
-        t.takers = needs.pooled ? 1 : (warpgroups + 1) / 2;
+        t.ping_pong = needs.pooled ? 1 : (warpgroups + 1) / 2;
         for (Part& part : share_phases(conv, parts)) t.parts.push_back({std::move(part)});
         int last = 0;
-        if (!shape_tile(t, t.shape, warpgroups, pieces, last)) continue;
+        if (!shape_tile(t, t.shape, warpgroups, subtiles, last)) continue;
         t.copy.guard = guard_rows(conv, t.copy);
         std::vector<int> begin;
         t.segments = place_segments(t, last, part_of_steps(conv, parts_of(t.parts)), parts, begin);
@@ -68,14 +69,14 @@ std::string loop_text(const std::string& g, const std::vector<WeightStationary::
       "int(*)[2])$g_slabs + ($groupsBefore), "
       "$groups);\n#pragma unroll 1\n  for (int tile = begin, turn = 0; tile < end; tile += stride, ++turn) "
       "{\n",
-      {{"owner", owner_of_block(blocks)},
-       {"blocksBefore", before_owner(blocks)},
-       {"blocks", by_owner(blocks)},
-       {"groups", by_owner(groups)},
+      {{"owner", part_of_block(blocks)},
+       {"blocksBefore", before_part(blocks)},
+       {"blocks", by_part(blocks)},
+       {"groups", by_part(groups)},
        {"g", g},
-       {"groupsBefore", before_owner(groups)},
-       {"firstSegment", by_owner(each_part(parts, &WeightStationary::TilePart::first_segment))},
-       {"segments", by_owner(each_part(parts, &WeightStationary::TilePart::segments))}});
+       {"groupsBefore", before_part(groups)},
+       {"firstSegment", by_part(each_part(parts, &WeightStationary::TilePart::first_segment))},
+       {"segments", by_part(each_part(parts, &WeightStationary::TilePart::segments))}});
 }
 
 }  // namespace
@@ -119,7 +120,7 @@ TileConstants WeightStationary::constants() const {
   c.boxes = shape.boxes;
   c.lines = shape.lines, c.width = shape.width, c.across = shape.across;
   c.segments = static_cast<int>(segments.list.size()), c.segment_rows = segments.rows;
-  c.buffers = kBuffers, c.owners = static_cast<int>(parts.size()), c.takers = takers, c.stages = 2;
+  c.buffers = kBuffers, c.parts = static_cast<int>(parts.size()), c.ping_pong = ping_pong, c.stages = 2;
   return c;
 }
 
@@ -136,26 +137,26 @@ std::string WeightStationary::products_text(const std::string& g) const {
       "last) {{\n  switch (group) {{\n",
       g, conv.store_phases);
   for (const TilePart& part : parts) {
-    int slab = 0;
+    int weights = 0;
     for (const int group : part.groups) {
       std::string calls, after;
       for (int ph = 0; ph < conv.store_phases; ++ph) {
         const int c = group * conv.store_phases + ph;
-        const int from = conv.group_begin[conv.class_begin[c]],
-                  to = conv.group_begin[conv.class_begin[c + 1]];
+        const int from = conv.group_begin[conv.phase_begin[c]],
+                  to = conv.group_begin[conv.phase_begin[c + 1]];
         if (from == to) {  // no tap reaches these outputs
           after += fmt::format("      for (auto& s : sum[{}]) for (float& x : s) x = 0.f;\n", ph);
           continue;
         }
         calls +=
-            code("      held_steps<$g, $count>(sum[$phase], pipe, $slab, {$offsets});\n",
+            code("      held_steps<$g, $count>(sum[$phase], pipe, $weights, {$offsets});\n",
                  {{"g", g},
                   {"count", to - from},
                   {"phase", ph},
-                  {"slab", slab * conv.slab_bytes()},
+                  {"weights", weights * conv.step_bytes()},
                   {"offsets", fmt::format("{}", fmt::join(byte_offsets(conv, segments, from, to), ", "))}});
         after += fmt::format("      hold(sum[{}]);\n", ph);
-        slab += to - from;
+        weights += to - from;
       }
       // Between the first product and the wait there is no branch: the compiler would serialise them.
       text += fmt::format(

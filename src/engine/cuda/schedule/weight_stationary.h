@@ -18,7 +18,7 @@ class WeightStationary final : public Schedule {
   TileShape shape;
   RowSegments segments;
   std::vector<TilePart> parts;
-  int takers = 1;  // sets of warpgroups that take turns with the tensor cores
+  int ping_pong = 1;  // sets of warpgroups that have the tensor cores in turn
   static constexpr int kBuffers = 2;
 
   int tile_half() const override;

@@ -28,16 +28,16 @@ int WholeLines::units() const {
 std::optional<WholeLines> tile_whole_lines(const Convolution& base, const EpilogueNeeds& needs,
                                            double least) {
   const auto& [rest_d, rest_h, rest_w] = needs.rest;
-  if (rest_h * rest_w == 1 || base.variants > 1 || needs.reduces) return {};
-  const int room = needs.shared_limit + 1024;
+  if (rest_h * rest_w == 1 || base.positions > 1 || needs.reduces) return {};
+  const int budget = needs.shared_limit + 1024;
   std::optional<WholeLines> best;
   double best_score = 0;
   for (const int warpgroups : {4, 3, 2, 1}) {
-    for (const int pieces : {1, 2}) {
+    for (const int subtiles : {1, 2}) {
       Convolution conv = base;
       for (Axis& x : conv.axis) crop(x);
       auto& [d, h, w] = conv.axis;
-      const int m = 64 * warpgroups * pieces;
+      const int m = 64 * warpgroups * subtiles;
       int lines = m / w.pitch / rest_h * rest_h;
       while (lines > 0 && m % lines != 0) lines -= rest_h;
       if (lines <= 0) continue;
@@ -47,7 +47,7 @@ std::optional<WholeLines> tile_whole_lines(const Convolution& base, const Epilog
       t.lines = lines;
       t.window = needs.rest;
       t.warpgroups = warpgroups;
-      t.pieces = pieces;
+      t.subtiles = subtiles;
       t.m = m;
       t.tiles_per_plane = ceil_div(h.windows, lines);
       t.tiles = conv.batch * d.windows * t.tiles_per_plane;
@@ -56,14 +56,15 @@ std::optional<WholeLines> tile_whole_lines(const Convolution& base, const Epilog
       if (t.shared_bytes() > needs.shared_limit) continue;
       // Sums, parts before promotion, the pool; mma.sync has operands in registers too; 16 for addresses.
       const int sums =
-          pieces * (conv.n / 2) * (needs.store_phases + needs.exact() + 1) + (needs.wgmma ? 0 : 36);
+          subtiles * (conv.n / 2) * (needs.store_phases + needs.exact() + 1) + (needs.wgmma ? 0 : 36);
       auto fits = [&](int resident) {
         return sums + 16 <= registers_of(resident * warpgroups) &&
-               resident * (t.shared_bytes() + 1024) <= room;
+               resident * (t.shared_bytes() + 1024) <= budget;
       };
-      if (!fits(1) || t.joined_bytes() > t.tile_shared() + t.weight_shared()) continue;
+      if (!fits(1) || t.combined_bytes() > t.tile_shared() + t.weight_shared()) continue;
       t.resident = fits(2) ? 2 : 1;
-      while (t.stages < 8 && t.resident * (t.shared_bytes() + conv.stage_bytes() + 1024) <= room) ++t.stages;
+      while (t.stages < 8 && t.resident * (t.shared_bytes() + conv.stage_bytes() + 1024) <= budget)
+        ++t.stages;
       // In whole waves of all blocks; what is left after those would keep few of them busy for a unit's time.
       const int wave = needs.multiprocessors * t.resident;
       t.whole = rest_d == 1 ? t.units() : t.units() / wave * wave;
@@ -95,8 +96,8 @@ std::string WholeLines::own_constants(const Prepared&) const {
   ConstantsText t;
   t.put("kJoinD", window[0]), t.put("kJoinH", window[1]), t.put("kJoinW", window[2]);
   t.put("kUnits", units()), t.put("kWhole", whole), t.put("kWindowLines", lines / window[1]);
-  t.put("kWindowsAcross", conv.axis[2].windows / window[2]), t.put("kJoinedWindows", joined_windows());
-  t.put("kJoinedPitch", joined_pitch());
+  t.put("kWindowsAcross", conv.axis[2].windows / window[2]), t.put("kJoinedWindows", combined_windows());
+  t.put("kJoinedPitch", combined_pitch());
   return t.text;
 }
 

@@ -21,21 +21,21 @@ class WholeLines final : public Schedule {
   int units() const;
   int split_units() const { return units() - whole; }
   // A column's pooled rows in shared memory: lanes that hold other columns meet other banks.
-  int joined_pitch() const { return m + 5; }
-  int joined_bytes() const { return conv.n * joined_pitch() * 4; }
+  int combined_pitch() const { return m + 5; }
+  int combined_bytes() const { return conv.n * combined_pitch() * 4; }
   // Windows of a unit, in all columns.
-  int joined_windows() const { return conv.n * (lines / window[1]) * (conv.axis[2].windows / window[2]); }
+  int combined_windows() const { return conv.n * (lines / window[1]) * (conv.axis[2].windows / window[2]); }
 
   int tile_half() const override { return static_cast<int>(segments.list.size()) * segments.bytes(conv); }
   int weight_shared() const override { return stages * conv.stage_bytes(); }
   EpilogueForm epilogue_form() const override;
-  std::array<int, 3> join() const override { return window; }
+  std::array<int, 3> combine() const override { return window; }
   TileConstants constants() const override;
   std::string products_text(const std::string& g) const override;
   std::string kernel_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e,
                           const std::string& g, bool fma) const override;
   KernelForm kernel_form() const override { return {whole + split_units() * window[0]}; }
-  int fma_shared() const override { return std::max(Schedule::fma_shared(), joined_bytes()); }
+  int fma_shared() const override { return std::max(Schedule::fma_shared(), combined_bytes()); }
   const char* note() const override { return ", whole lines"; }
 
  protected:

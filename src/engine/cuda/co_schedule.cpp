@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/cuda/choose.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/cost.h"
 #include "engine/cuda/schedule/depth_streaming.h"
 #include "engine/cuda/work.h"
@@ -100,8 +101,8 @@ std::optional<CoSchedule> co_schedule(Lowering& l, size_t p, const Fusion& fusio
       first->parts.size() + second->parts.size() > static_cast<size_t>(l.chip.multiprocessors))
     return {};
   both.launches = share_launches(*first, *second, l.chip.multiprocessors);
-  for (const SharedLaunch& launch :
-       both.launches) {  // with few jobs a block its end costs more than is gained
+  // With few jobs a block the end of a launch costs more than is gained.
+  for (const SharedLaunch& launch : both.launches) {
     for (size_t role = 0; role < 2; ++role) {
       if (std::ranges::any_of(launch.blocks[role],
                               [&](int blocks) { return launch.jobs[role] < 3 * blocks; }))
@@ -125,11 +126,11 @@ std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, 
   const std::string name = fmt::format("relay_{}", second.index);
   const auto threads = static_cast<unsigned>((second.schedule->warpgroups + 1) * 128);
   auto role = [&](int which) {
-    const std::string begin = fmt::format(
-        "  const Maps& maps = both.{1}; (void)maps;\n  int owner = 0, block = place;\n"
-        "  while (block >= leg.blocks[{0}][owner]) block -= leg.blocks[{0}][owner++];\n"
-        "  const int blocks = leg.blocks[{0}][owner], job0 = leg.job[{0}], jobs = leg.jobs[{0}];\n",
-        which, which == 0 ? "first" : "second");
+    const std::string begin = code(
+        "  const Maps& maps = both.$maps; (void)maps;\n  int owner = 0, block = place;\n"
+        "  while (block >= leg.blocks[$pass][owner]) block -= leg.blocks[$pass][owner++];\n"
+        "  const int blocks = leg.blocks[$pass][owner], job0 = leg.job[$pass], jobs = leg.jobs[$pass];\n",
+        {{"pass", which}, {"maps", which == 0 ? "first" : "second"}});
     const ConvKernel& k = *kernels[which];
     return streaming(k).role_text(l, k.fusion, k.text, k.name(), false, begin);
   };

@@ -32,22 +32,32 @@ inline double subtile_cycles(const Convolution& conv, int steps, bool stores) {
 // --- Seconds of what goes value by value, fitted to the times of KernelBench's chains and of single
 // convolutions at full size (docs/cuda.md, "explain"), which they reproduce within about a quarter
 
-inline constexpr double kElement =
-    2.8e-12;                              // a value of a kernel of its own: coordinates by division, one load
-inline constexpr double kWindow = 8e-12;  // the same of each value that a pool of its own reads
-inline constexpr double kReducedValue =
-    1.5e-12;  // a value that a block reads to reduce it, each time it does
-inline constexpr double kCombine =
-    0.84e-9;  // a block of up to 64 threads joins one number: barriers and shuffles
-inline constexpr double kChannel = 60e-9;     // a channel of few voxels: nothing hides the load's latency
-inline constexpr double kBoxByte = 0.65e-12;  // a byte of a box sum: taps read the same input from the cache
-inline constexpr double kPlainFlop = 0.25e-12;  // an operation of the convolution without tensor cores
-inline constexpr double kOperand = 16e-12;  // an operand's value that an epilogue reads where its sums lie
-inline constexpr double kSingleStore = 12e-12;  // an output that leaves by itself, one phase at a time
-inline constexpr double kOddStore =
-    9e-12;  // the same of several phases, in rows that cannot be stored together
-inline constexpr double kPairStore = 2.7e-12;     // two phases in one store, behind products
-inline constexpr double kStreamedVoxel = 83e-12;  // a voxel of a depth-streaming kernel, of few channels too
+// A value of a kernel of its own (coordinates by division, one load), each value that a pool of its own
+// reads, and each that a block reads to reduce it.
+inline constexpr double kElement = 2.8e-12, kWindow = 8e-12, kReducedValue = 1.5e-12;
+// A block of up to 64 threads combines one number: barriers and shuffles.
+inline constexpr double kCombine = 0.84e-9;
+// A channel of few voxels: nothing hides the load's latency.
+inline constexpr double kChannel = 60e-9;
+// A byte of a box sum: taps read the same input again from the cache.
+inline constexpr double kBoxByte = 0.65e-12;
+// An operation of the convolution without tensor cores.
+inline constexpr double kPlainFlop = 0.25e-12;
+// An operand's value that an epilogue reads where its sums lie.
+inline constexpr double kOperand = 16e-12;
+// An output that leaves by itself, one phase at a time; of several phases in rows that cannot be stored
+// together; and of two phases in one store, behind products.
+inline constexpr double kSingleStore = 12e-12, kOddStore = 9e-12, kPairStore = 2.7e-12;
+// A voxel of a depth-streaming kernel, of few channels too: waits and stores.
+inline constexpr double kStreamedVoxel = 83e-12;
+
+// --- Choices: what a schedule is worth in useful rows, beside boxes
+
+inline constexpr double kWholeLinesRows = 0.95, kStationaryRows = 0.9;
+// A smaller tile must have so many times the useful rows, for it reads more of the input around it.
+inline constexpr double kSmallerTile = 1.05;
+// Blocks go side by side if the last of them does not take more than this.
+inline constexpr double kUneven = 1.04;
 
 // --- Shares of the rates
 

@@ -21,8 +21,7 @@ struct Chip {
   std::string arch() const;
 };
 
-// A tensor that TMA goes through by boxes: what the driver makes a map of when a run's pointers
-// are known.
+// A tensor that TMA goes through by boxes: what the driver makes a map of when a run's pointers are known.
 struct TensorView {
   bool used = false, output = false;  // in the output's memory; otherwise in the workspace
   int64_t offset = 0;

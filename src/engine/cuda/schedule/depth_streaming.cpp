@@ -131,7 +131,7 @@ std::optional<DepthStreaming> tile_depth_streaming(const Convolution& conv, cons
       t.across = ceil_div(w.windows, width);
       t.tiles_per_plane = ceil_div(h.windows, lines) * t.across;
       t.tiles = conv.batch * d.windows * t.tiles_per_plane;
-      if (t.efficiency() < (best ? 1.05 * best->efficiency() : least)) break;
+      if (t.efficiency() < (best ? kSmallerTile * best->efficiency() : least)) break;
       for (Part& part : share_phases(conv, parts)) t.parts.push_back({std::move(part)});
       place_views(t);
       t.staging = exact && needs.float_rows && conv.c_out % 16 == 0 ? 16 * 128 : 0;
@@ -162,7 +162,7 @@ void DepthStreaming::go_side_by_side(const std::vector<Share>& shares) {
     if (depths % depth != 0) continue;
     const bool even = std::ranges::all_of(shares, [&](const Share& s) {
       return s.jobs / depth >= s.blocks &&
-             ceil_div(s.jobs / depth, s.blocks) * depth * s.blocks <= 1.04 * s.jobs;
+             ceil_div(s.jobs / depth, s.blocks) * depth * s.blocks <= kUneven * s.jobs;
     });
     if (!even) continue;
     side_by_side = true;

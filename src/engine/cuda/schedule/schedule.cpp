@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/cuda/cost.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/schedule/boxes.h"
 #include "engine/cuda/schedule/depth_streaming.h"
@@ -115,10 +116,10 @@ std::unique_ptr<Schedule> choose_schedule(const ConvGeometry& g, const EpilogueN
   }
   if (!boxes) return why = "no tile fits the multiprocessor's shared memory and registers", nullptr;
   const double useful = boxes->efficiency();
-  if (auto lines = own(tile_whole_lines(conv, needs, 0.95 * useful))) return lines;
+  if (auto lines = own(tile_whole_lines(conv, needs, kWholeLinesRows * useful))) return lines;
   if (!needs.wgmma) return boxes;
-  if (auto streaming = own(tile_depth_streaming(conv, needs, 0.9 * useful))) return streaming;
-  if (auto stationary = own(tile_weight_stationary(conv, needs, 0.9 * useful))) return stationary;
+  if (auto streaming = own(tile_depth_streaming(conv, needs, kStationaryRows * useful))) return streaming;
+  if (auto stationary = own(tile_weight_stationary(conv, needs, kStationaryRows * useful))) return stationary;
   return boxes;
 }
 

@@ -8,6 +8,8 @@
 //   LineByLine        rows in the order (line, sample, window), so that taps beyond the input are left out
 //   WeightStationary  blocks that keep their share of the weights for all of their tiles
 //   DepthStreaming    the same, going through the depth with a ring of planes of the input
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>

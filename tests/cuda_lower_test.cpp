@@ -116,8 +116,8 @@ TEST(CudaLower, MomentsSeeWhatThePoolDrops) {
             std::string::npos);  // 11 outputs: five windows, and one row more
 }
 
-// Both sweeps of a relay meet every sample once, the second after the first.
-TEST(CudaLower, ARelayGoesThroughTheSamplesTwice) {
+// Both co-scheduled passes meet every sample once, the second after the first.
+TEST(CudaLower, CoScheduledPassesGoThroughTheSamplesTwice) {
   for (const int64_t batch : {32, 33, 47}) {
     const Lowered lowered = lower_text("conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space",
                                        {{"input", {batch, 32, 16, 32, 32}}});
@@ -125,7 +125,7 @@ TEST(CudaLower, ARelayGoesThroughTheSamplesTwice) {
     for (const Launch& launch : lowered.run) {
       if (launch.numbers.empty()) continue;
       ++legs;
-      ASSERT_EQ(launch.numbers.size(), 12u);  // first job, jobs, blocks by owner: of both
+      ASSERT_EQ(launch.numbers.size(), 12u);  // first job, jobs, blocks by partition: of both
       const int64_t before = done[0];
       int64_t blocks = 0;
       for (size_t role = 0; role < 2; ++role) {

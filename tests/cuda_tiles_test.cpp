@@ -17,16 +17,16 @@ namespace {
 
 // The constants that kernels get, as variables.
 struct G {
-  static inline bool kBoxes, kByLine, kSwept;
+  static inline bool kBoxes, kByLine, kDepthStreaming;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchH, kPitchW, kPlane,
-      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles, kJoinD, kWhole, kCOut, kPooledLines,
+      kLines, kWidth, kBatch, kRun, kSideBySide, kLinesBefore, kTiles, kCombineD, kWhole, kCOut, kPooledLines,
       kPooledWidth, kOwnLines, kRestSamples;
   static inline int64_t kPlaneBytes, kRest = 0;
   static void set(const Schedule& t) {
     const TileConstants c = t.constants();
     kBoxes = c.boxes;
     kByLine = c.by_line;
-    kSwept = c.depth_streaming;
+    kDepthStreaming = c.depth_streaming;
     kTiles = t.tiles;
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
@@ -43,7 +43,7 @@ struct G {
   }
   static void set(const WholeLines& t) {
     set(static_cast<const Schedule&>(t));
-    kJoinD = t.window[0];
+    kCombineD = t.window[0];
     kWhole = t.whole;
   }
   static void set(const LineByLine& t) {
@@ -55,7 +55,7 @@ struct G {
   static void set(const DepthStreaming& t) {
     set(static_cast<const Schedule&>(t));
     kRun = t.run;
-    kAbreast = t.side_by_side;
+    kSideBySide = t.side_by_side;
     kLinesBefore = t.lines_before;
   }
 };
@@ -122,7 +122,7 @@ void check(const ConvGeometry& geometry, const EpilogueNeeds& needs) {
         const index::Row row = index::row_of<G>(tile, q, i);
         if (!row.ok) continue;
         covered.insert({row.n, row.jd, row.jh, row.jw});
-        const int in_tile = index::piece_row<G>(q) + (G::kBoxes ? i / 8 * conv.axis[2].pitch + i % 8 : i);
+        const int in_tile = index::subtile_row<G>(q) + (G::kBoxes ? i / 8 * conv.axis[2].pitch + i % 8 : i);
         for (size_t s = 0; s < conv.steps.size(); ++s) {
           const Step& step = conv.steps[s];
           for (int v = 0; v < conv.positions; ++v) {
@@ -227,7 +227,7 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
 }
 
 // Tiles of whole lines have every window of rows that a second pool makes one of, at the places where
-// join_windows looks for it.
+// window_of_rows looks for it.
 TEST(CudaTiles, WholeLinesHoldWholeWindows) {
   Pick pick{std::mt19937(11)};
   int tiled = 0, split = 0;
@@ -451,8 +451,8 @@ TEST(CudaTiles, LinesMeetTheirInputs) {
   EXPECT_GT(divided, 50);
 }
 
-// Sweeps: the planes that a block's jobs read are those that are brought for it, in that order; and in them
-// every product meets its input, even rows in one view of the width and odd ones in the other.
+// Depth streaming: the planes that a block's jobs read are those that are brought for it, in that order; and
+// in them every product meets its input, even rows in one view of the width and odd ones in the other.
 void check_depth_streaming(const DepthStreaming& t) {
   G::set(t);
   const auto& [d, h, w] = t.conv.axis;
@@ -516,7 +516,7 @@ void check_depth_streaming(const DepthStreaming& t) {
   EXPECT_EQ(std::set<int>(t.order.begin(), t.order.end()).size(), t.conv.steps.size());
 }
 
-TEST(CudaTiles, SweepsMeetTheirInputs) {
+TEST(CudaTiles, DepthStreamingMeetsItsInputs) {
   Pick pick{std::mt19937(7)};
   int depth_streaming = 0, abreast = 0, runs = 0;
   for (int round = 0; round < 500; ++round) {

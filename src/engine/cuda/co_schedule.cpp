@@ -123,22 +123,24 @@ std::vector<Launch> co_scheduled_launches(Lowering& l, const ConvKernel& first, 
   const auto streaming = [](const ConvKernel& k) -> const DepthStreaming& {
     return dynamic_cast<const DepthStreaming&>(*k.schedule);
   };
-  const std::string name = fmt::format("relay_{}", second.index);
+  const std::string name = fmt::format("co_scheduled_{}", second.index);
   const auto threads = static_cast<unsigned>((second.schedule->warpgroups + 1) * 128);
   auto role = [&](int which) {
     const std::string begin = code(
-        "  const Maps& maps = both.$maps; (void)maps;\n  int owner = 0, block = place;\n"
-        "  while (block >= leg.blocks[$pass][owner]) block -= leg.blocks[$pass][owner++];\n"
-        "  const int blocks = leg.blocks[$pass][owner], job0 = leg.job[$pass], jobs = leg.jobs[$pass];\n",
+        "  const Maps& maps = both.$maps; (void)maps;\n  int partition = 0, block = place;\n"
+        "  while (block >= launch.blocks[$pass][partition]) block -= launch.blocks[$pass][partition++];\n"
+        "  const int blocks = launch.blocks[$pass][partition], job0 = launch.job[$pass], jobs = "
+        "launch.jobs[$pass];\n",
         {{"pass", which}, {"maps", which == 0 ? "first" : "second"}});
     const ConvKernel& k = *kernels[which];
     return streaming(k).role_text(l, k.fusion, k.text, k.name(), false, begin);
   };
-  l.write_kernel(name, threads, 1,
-                 "  int place = blockIdx.x, summing = 0;\n  for (const int b : leg.blocks[0]) summing += b;\n"
-                 "  if (place < summing) {\n" +
-                     role(0) + "  return;\n  }\n  place -= summing;\n" + role(1),
-                 ", const __grid_constant__ RelayMaps both, const __grid_constant__ Leg leg");
+  l.write_kernel(
+      name, threads, 1,
+      "  int place = blockIdx.x, summing = 0;\n  for (const int b : launch.blocks[0]) summing += b;\n"
+      "  if (place < summing) {\n" +
+          role(0) + "  return;\n  }\n  place -= summing;\n" + role(1),
+      ", const __grid_constant__ SharedMaps both, const __grid_constant__ SharedLaunch launch");
   l.out.notes.push_back(fmt::format(
       "kernel {}: {} launches; in each some blocks as conv_{}, and others as conv_{} for the samples before",
       name, shares.size(), first.index, second.index));

@@ -10,7 +10,7 @@
 namespace upweave::cuda {
 
 // What a launch has to do of the first pass and of the second, and which blocks do it, by part: the kernel's
-// parameter Leg (depth_streaming_sm90.cuh).
+// parameter SharedLaunch (depth_streaming_sm90.cuh).
 struct SharedLaunch {
   std::array<int, 2> job{}, jobs{};
   std::array<std::vector<int>, 2> blocks;

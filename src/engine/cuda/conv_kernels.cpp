@@ -93,7 +93,7 @@ Launch fma_launch(Lowering& l, const ConvKernel& k) {
 
 Launch combine_windows(Lowering& l, const ConvKernel& k) {
   return conv_launch(
-      l, k, {"join", 0, k.text.combine_blocks, k.schedule->warpgroups * 128, 0},
+      l, k, {"combine_windows", 0, k.text.combine_blocks, k.schedule->warpgroups * 128, 0},
       fmt::format("  typedef {} G;\n  if (((const Scale*)(a.ws + G::kScale))->other_path | ((const "
                   "Scale*)(a.packed + G::kWeightScale))->other_path) return;\n{}",
                   k.name(), k.text.combine));

@@ -32,7 +32,7 @@ std::string EpilogueWriter::flip(Id id) {
 std::string EpilogueWriter::pool_start(Id id) const {
   const Node& node = l_.graph[id];
   return fmt::format(
-      "float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; ++p)\n"
+      "float pool[G::kSubtiles][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kSubtiles; ++p)\n"
       "#pragma unroll\nfor (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
       kColumns,
       is(node, "avg_pool")   ? "0.f"
@@ -43,11 +43,11 @@ std::string EpilogueWriter::pool_start(Id id) const {
 std::string EpilogueWriter::pool_update(Id id) {
   const Node& node = l_.graph[id];
   const std::string sign = flip(id);
-  return code("$phases$$columns{ $sign$pool[p][r][i] = $join(pool[p][r][i], $flip$y$x[ph][i]); }\n",
+  return code("$phases$$columns{ $sign$pool[p][r][i] = $combine(pool[p][r][i], $flip$y$x[ph][i]); }\n",
               {{"phases", kEach},
                {"columns", kColumns},
                {"sign", sign},
-               {"join", pool_combine(node)},
+               {"combine", pool_combine(node)},
                {"flip", sign.empty() ? "" : "flip * "},
                {"x", node.in[0]}});
 }
@@ -73,7 +73,8 @@ std::string EpilogueWriter::pool_result(Id id) {
   }
   // What the phases before left is where the result will be; the last one takes the scale or the sign.
   return code(
-      "if (ok && group > 0) { $base$$columns{ $exists$pool[p][r][i] = $join(pool[p][r][i], load<$type>($to, "
+      "if (ok && group > 0) { $base$$columns{ $exists$pool[p][r][i] = $combine(pool[p][r][i], "
+      "load<$type>($to, "
       "$at)); } }\n"
       "if (group == $last) { $columns{ $sign$pool[p][r][i] = pool[p][r][i]$scale; } }\nfloat y$id[1][G::kN / "
       "4];\n"
@@ -82,7 +83,7 @@ std::string EpilogueWriter::pool_result(Id id) {
        {"base", store_base(id)},
        {"columns", kColumns},
        {"exists", column_exists()},
-       {"join", pool_combine(node)},
+       {"combine", pool_combine(node)},
        {"type", l_.source.type(id)},
        {"to", store_to(id)},
        {"at", store_at(id)},
@@ -209,7 +210,8 @@ std::string EpilogueWriter::staged_store(Id id) const {
   // 16 channels of a warp's 32 outputs by TMA, which leaves out what is beyond the line. What
   // it needs is the same in all lanes, for the compiler too.
   return fmt::format(
-      "{{ const u32 staged = __shfl_sync(~0u, shared + Sweep<G>::kStaged + threadIdx.x / 32 * G::kStaging, "
+      "{{ const u32 staged = __shfl_sync(~0u, shared + DepthStream<G>::kStaged + threadIdx.x / 32 * "
+      "G::kStaging, "
       "0);\n"
       "const int w0 = __shfl_sync(~0u, ow0, 0), h0 = __shfl_sync(~0u, oh, 0), d0 = __shfl_sync(~0u, od, "
       "0), n0 = __shfl_sync(~0u, ok ? n : -1, 0);\n#pragma unroll\n"
@@ -246,7 +248,7 @@ std::string EpilogueWriter::moments_update(Id id) const {
   return code(
       "{ float weight[$count][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n"
       "#pragma unroll\nfor (int r = 0; r < 2; ++r) {\n"
-      "const int v = s / G::kPieces; const Row& row = rows[s % G::kPieces][r];\n"
+      "const int v = s / G::kSubtiles; const Row& row = rows[s % G::kSubtiles][r];\n"
       "const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % G::kOnceW;\n"
       "$at$$phases{ const bool real = ok && ow0 + ph < $width; weight[ph][s][r] = real ? 1.f : 0.f;\n"
       "if (!real) { $columns$$sum = 0.f; } } }\nw$id.update(sum, weight); }\n",
@@ -285,12 +287,13 @@ std::string EpilogueWriter::reduction_update(Id id) const {
         return fmt::format("{0}(y({1}), y({2}))", combine, a, b);
       };
       return code(
-          "if (ok) { $columns{ auto y = [&](int ph) { return $x; }; $state = $join($state, $join($left, "
+          "if (ok) { $columns{ auto y = [&](int ph) { return $x; }; $state = $combine($state, "
+          "$combine($left, "
           "$right)); } }\n",
           {{"columns", kColumns},
            {"x", x},
            {"state", p},
-           {"join", combine},
+           {"combine", combine},
            {"left", y("0", "1")},
            {"right", y("2", "3")}});
     }
@@ -304,11 +307,11 @@ std::string EpilogueWriter::reduction_flush(Id id) {
   l_.keep(id);
   const int64_t at = l_.reserve(t_.partials() * conv_.column_blocks * conv_.n * 12);
   l_.partials[id] = at;
-  const char* kind = is(node, "moments")         ? "JoinMoments"
-                     : is(node, "softmax_stats") ? "JoinExp"
-                     : is(node, "max")           ? "JoinMax"
-                     : is(node, "min")           ? "JoinMin"
-                                                 : "JoinSum";
+  const char* kind = is(node, "moments")         ? "CombineMoments"
+                     : is(node, "softmax_stats") ? "CombineExp"
+                     : is(node, "max")           ? "CombineMax"
+                     : is(node, "min")           ? "CombineMin"
+                                                 : "CombineSum";
   if (form_.parts_by_sample) {
     // Slots of the sample that no block has are nobody's: its first block says so.
     return code(
@@ -321,14 +324,16 @@ std::string EpilogueWriter::reduction_flush(Id id) {
       form_.parts_by_block ? "blockIdx.x" : "tile";  // a block's tiles may have one part together
   if (moments_of_sums(id)) {
     return fmt::format(
-        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner){3});\n"
-        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
+        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, partition){3});\n"
+        "if (fma) for (int o = 1; o < G::kPartitions; ++o) no_part<G, CombineMoments>(partial<G>(a.ws + "
+        "{1}ll, "
         "{2}, o));\n",
         id, at, tile, form_.parts_by_block ? ", more" : "");
   }
   return fmt::format(
-      "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"
-      "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, o));\n",
+      "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, partition));\n"
+      "if (fma) for (int o = 1; o < G::kPartitions; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, "
+      "o));\n",
       id, kind, at, tile);
 }
 

@@ -145,10 +145,10 @@ bool EpilogueWriter::feeds_gelu(Id id) const {
 std::string EpilogueWriter::quad(const char* name, const std::string& start, const std::string& term,
                                  const char* combine) const {
   return code(
-      "float $name = $start;\n$columns$$name = $join($name, $term);\n"
-      "$name = $join($name, __shfl_xor_sync(~0u, $name, 1)); $name = $join($name, __shfl_xor_sync(~0u, "
+      "float $name = $start;\n$columns$$name = $combine($name, $term);\n"
+      "$name = $combine($name, __shfl_xor_sync(~0u, $name, 1)); $name = $combine($name, __shfl_xor_sync(~0u, "
       "$name, 2));\n",
-      {{"name", name}, {"start", start}, {"columns", kColumns}, {"term", term}, {"join", combine}});
+      {{"name", name}, {"start", start}, {"columns", kColumns}, {"term", term}, {"combine", combine}});
 }
 
 std::string EpilogueWriter::replace_sums(Id id, std::string& x) const {

@@ -7,7 +7,8 @@ namespace upweave::cuda {
 
 std::string EpilogueWriter::keep_row() const {
   return fmt::format(
-      "const int place = (threadIdx.x / 128 * G::kPieces + p) * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4 + "
+      "const int place = (threadIdx.x / 128 * G::kSubtiles + p) * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4 "
+      "+ "
       "8 * r;\n{}((float*)raw)[(8 * (i / 2) + 2 * t + i % 2) * {} + place] = pool[p][r][i];\n",
       kColumns, form_.lines->combined_pitch());
 }
@@ -58,12 +59,12 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
          {"store", store}});
   }
   return code(
-      "$start$reduce_windows<G>($zero, value, [](float x, float y) { return $join(x, y); }, [&](int line, "
+      "$start$reduce_windows<G>($zero, value, [](float x, float y) { return $combine(x, y); }, [&](int line, "
       "int window, "
       "float x) {\nconst At at = At{{first.n, 0$place}}; if ($exists) $store$x$scale); });\n",
       {{"start", start},
        {"zero", reduction_start(node)},
-       {"join", reduction_combine(node)},
+       {"combine", reduction_combine(node)},
        {"place", place},
        {"exists", fmt::format("{}", fmt::join(exists, " && "))},
        {"store", store},
@@ -85,15 +86,15 @@ void EpilogueWriter::combine_rows(EpilogueText& text) {
   text.finish = fmt::format(
       "if (unit.whole) {{ {}}} else {{\n"
       "float* part = {} + ((i64)((int)blockIdx.x - G::kWhole) * gridDim.y + blockIdx.y) * "
-      "G::kJoinedWindows;\n"
+      "G::kCombinedWindows;\n"
       "each_window<G>([&](int column, int line, int window) {{ part[window_place<G>(column, line, window)] = "
       "{}; }}); }}\n",
       put_windows(rows), parts, rows);
   text.combine_blocks = form_.lines->split_units();
   text.combine = fmt::format(
       "const Unit unit = whole_unit<G>(G::kWhole + blockIdx.x);\n"
-      "const float* parts = {} + ((i64)blockIdx.x * G::kJoinD * gridDim.y + blockIdx.y) * "
-      "G::kJoinedWindows;\n{}",
+      "const float* parts = {} + ((i64)blockIdx.x * G::kCombineD * gridDim.y + blockIdx.y) * "
+      "G::kCombinedWindows;\n{}",
       parts,
       put_windows(fmt::format("window_of_parts<G>(parts, unit, window_place<G>(column, line, window), {})",
                               combine)));

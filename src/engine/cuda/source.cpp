@@ -177,12 +177,12 @@ std::string Source::compute(Id id) const {
     const std::string flip = has_sign ? fmt::format("const float f = {} < 0.f ? -1.f : 1.f; ",
                                                     operand(node.in[1], node.shape, "i"))
                                       : "";
-    return code("$flip$float s = $sign$kInf; $loops{ $at$s = $join(s, $factor$$x); } return s$back;",
+    return code("$flip$float s = $sign$kInf; $loops{ $at$s = $combine(s, $factor$$x); } return s$back;",
                 {{"flip", flip},
                  {"sign", largest ? "-" : ""},
                  {"loops", window_loops(window)},
                  {"at", at},
-                 {"join", largest ? "max_nan" : "min_nan"},
+                 {"combine", largest ? "max_nan" : "min_nan"},
                  {"factor", has_sign ? "f * " : ""},
                  {"x", x},
                  {"back", has_sign ? " * f" : ""}});

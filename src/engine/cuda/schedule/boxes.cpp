@@ -102,9 +102,10 @@ std::string Boxes::kernel_text(const Lowering& l, const Fusion& fusion, const Ep
   const std::string rows = afresh
                                ? "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n" + rows_text("here")
                                : rows_text("tile");
-  std::string s = start_text(g, false) + tensor_start() +
-                  "  {\n  const int owner = 0, tile = blockIdx.x; (void)owner;\n" +
-                  fmt::format("  Pipe<G> pipe;\n  pipe.start(a, shared, tile, {0}_chunks, {0}_groups);\n", g);
+  std::string s =
+      start_text(g, false) + tensor_start() +
+      "  {\n  const int partition = 0, tile = blockIdx.x; (void)partition;\n" +
+      fmt::format("  Pipe<G> pipe;\n  pipe.start(a, shared, tile, {0}_segments, {0}_groups);\n", g);
   const bool needed = afresh || late;
   s += (needed ? "" : rows) + e.state + e.pool +
        group_loop(fusion, fmt::format("{}", conv.phase_groups()), "k") + ring_sums(fusion) +

@@ -62,7 +62,8 @@ class DepthStreaming final : public Schedule {
   void reserve_slots(const std::vector<int>& blocks, int samples);
   std::vector<TensorView> tensor_views(const Prepared& p) const;  // the copy, even and odd; and the output
   // The kernel's text where `role` declares the part for which the block works, the block's number, of how
-  // many, and their jobs (`part`, `block`, `blocks`, `job0`, `jobs`); empty: all of the grid does all tiles.
+  // many, and their jobs (`partition`, `block`, `blocks`, `job0`, `jobs`); empty: all of the grid does all
+  // tiles.
   std::string role_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e, const std::string& g,
                         bool fma, const std::string& role) const;
 

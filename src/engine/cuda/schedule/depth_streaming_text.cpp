@@ -91,9 +91,9 @@ std::string whole_products(const DepthStreaming& t, const Products& p) {
     after += any[ph] ? fmt::format("      hold(sum[{}]);\n", ph)
                      : fmt::format("      for (float& x : sum[{}][0]) x = 0.f;\n", ph);
   }
-  return "      const Sweep<G>& at = pipe;\n      wgmma_fence();\n" +
+  return "      const DepthStream<G>& at = pipe;\n      wgmma_fence();\n" +
          instructions(t, all, "sum", false, {{0, 0}}) +
-         "      wgmma_commit();\n      pipe.pass_turn(last);\n      wgmma_wait();\n" + after;
+         "      wgmma_commit();\n      pipe.order_arrive(last);\n      wgmma_wait();\n" + after;
 }
 
 // hi*lo + lo*hi + hi*hi, the small ones first: one chain where lo has hi's scale, otherwise with the sums
@@ -120,7 +120,7 @@ std::string split_products(const DepthStreaming& t, const Products& p) {
   if (!p.shared.empty()) all.push_back({"sum", p.shared, {true, true}});
   if (!p.alone.empty()) all.push_back({"part", p.alone, {alone[0], alone[1]}});
   auto pass = [&](const Sums& sums, bool add, const Halves& halves) {
-    return "      {\n      const Sweep<G> at = pipe.afresh();\n" +
+    return "      {\n      const DepthStream<G> at = pipe.afresh();\n" +
            instructions(t, sums.products, sums.name, add, halves) + "      }\n";
   };
   Halves mixed{columns_lo};
@@ -129,7 +129,7 @@ std::string split_products(const DepthStreaming& t, const Products& p) {
       "      float part[2][1][G::kNr]; (void)part;\n      if (scales.one) {\n      wgmma_fence();\n";
   for (const Sums& sums : all) text += pass(sums, false, mixed);
   for (const Sums& sums : all) text += pass(sums, true, {none});
-  text += "      wgmma_commit();\n      pipe.pass_turn(last);\n      wgmma_wait();\n";
+  text += "      wgmma_commit();\n      pipe.order_arrive(last);\n      wgmma_wait();\n";
   for (const Sums& sums : all) text += sums.each("hold(", ")");
   text += "      } else {\n";
   const std::string done = "      wgmma_commit();\n      wgmma_wait();\n";
@@ -142,7 +142,7 @@ std::string split_products(const DepthStreaming& t, const Products& p) {
             sums.each("scale(", ", scales.to_whole)") + "      wgmma_fence();\n" + pass(sums, true, {none}) +
             done + sums.each("hold(", ")");
   }
-  text += "      pipe.pass_turn(last);\n      }\n";
+  text += "      pipe.order_arrive(last);\n      }\n";
   for (int ph = 0; ph < 2; ++ph) {
     if (!p.shared.empty() && !alone[ph]) continue;
     text +=
@@ -180,10 +180,11 @@ std::string block_start(const DepthStreaming& t, const std::string& g, bool fma,
        {"not", fma ? "!" : ""},
        {"role",
         role.empty()
-            ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
-                          "G::kTiles; (void)owner;\n",
-                          part_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
-                          own(t, &Column::blocks))
+            ? fmt::format(
+                  "  const int partition = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
+                  "G::kTiles; (void)partition;\n",
+                  part_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
+                  own(t, &Column::blocks))
             : role},
        {"planes", own(t, &Column::planes)},
        {"groups", own(t, group_count)}});
@@ -202,14 +203,15 @@ std::string pipe_start(const DepthStreaming& t, const std::string& g) {
   const int all = t.warpgroups + 1,
             registers = (65536 / (all * 128) / 8 * 8 * all - 24) / t.warpgroups / 8 * 8;
   return code(
-      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Sweep<G>::start(shared);\n"
+      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  DepthStream<G>::start(shared);\n"
       "  if (threadIdx.x >= G::kThreads) {\n    give_registers<24>();\n"
-      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, walk, $depth, $line, (const "
-      "int(*)[2])$g_slabs + $before, $groups);\n    return;\n  }\n  take_registers<$registers>();\n"
-      "  const float down = sx.down * sw.down; (void)down;\n  Sweep<G> pipe;\n"
+      "    if (threadIdx.x == G::kThreads) DepthStream<G>::produce(a, maps, shared, walk, $depth, $line, "
+      "(const "
+      "int(*)[2])$g_step_runs + $before, $groups);\n    return;\n  }\n  take_registers<$registers>();\n"
+      "  const float down = sx.down * sw.down; (void)down;\n  DepthStream<G> pipe;\n"
       "  pipe.begin(shared, walk);\n  const int warpgroup = pipe.warpgroup;\n"
       "  const LoScales scales{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo};\n"
-      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Sweep<G>::kScratchAt) + "
+      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + DepthStream<G>::kScratchAt) + "
       "warpgroup * 4 * G::kN * 3; (void)scratch;\n",
       {{"depth", own(t, &Column::depth)},
        {"line", own(t, &Column::line)},
@@ -258,7 +260,7 @@ std::string fma_loop(const std::string& g, const std::string& item, const std::s
       "{0}    Row rows[1][2];\n#pragma unroll\n"
       "    for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(tile, q, threadIdx.x / 32 % 4 * 16 + lane / "
       "4 + 8 * r);\n#pragma unroll\n"
-      "    for (int ph = 0; ph < 2; ++ph) products_fma<G>(sum[ph], group * 2 + ph, {1}_classes, "
+      "    for (int ph = 0; ph < 2; ++ph) products_fma<G>(sum[ph], group * 2 + ph, {1}_phase_begin, "
       "{1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n{2}  }}\n",
       item, g, point);
 }
@@ -273,11 +275,11 @@ std::string pipe_loop(const DepthStreaming& t, const std::string& g, const std::
   });
   return fmt::format(
       "#pragma unroll 1\n"
-      "  for (int turn = pipe.taker * pipe.kTogether; turn < items; turn += G::kThreads / 128) {{\n"
-      "    const int item = turn + warpgroup % pipe.kTogether;\n"
-      "    const bool last = turn + pipe.kTogether >= items;\n"
-      "    if (pipe.kTogether > 1 && item >= items) {{ {}pipe.take_turn(); pipe.pass_turn(last); "
-      "pipe.together(); break; }}\n{}    pipe.enter(k, q);\n    pipe.take_turn();\n"
+      "  for (int wave = pipe.ping_pong * pipe.kTogether; wave < items; wave += G::kThreads / 128) {{\n"
+      "    const int item = wave + warpgroup % pipe.kTogether;\n"
+      "    const bool last = wave + pipe.kTogether >= items;\n"
+      "    if (pipe.kTogether > 1 && item >= items) {{ {}pipe.order_wait(); pipe.order_arrive(last); "
+      "pipe.together(); break; }}\n{}    pipe.enter(k, q);\n    pipe.order_wait();\n"
       "    products_{}(sum, pipe, group, last, scales);\n    pipe.together();\n"
       "    pipe.leave_for(k, (item + G::kThreads / 128) / each);\n{}  }}\n  pipe.finish();\n",
       uneven ? "pipe.finish(); " : "", item, g, point);
@@ -287,7 +289,7 @@ std::string pipe_loop(const DepthStreaming& t, const std::string& g, const std::
 
 std::string DepthStreaming::own_constants(const Prepared&) const {
   ConstantsText t;
-  t.put("kPlanes", planes), t.put("kRun", run), t.put("kAbreast", side_by_side);
+  t.put("kPlanes", planes), t.put("kRun", run), t.put("kSideBySide", side_by_side);
   t.put("kTileLines", tile_lines), t.put("kLinesBefore", lines_before);
   t.put("kEvenPairs", views[0].pairs), t.put("kOddPairs", views[1].pairs), t.put("kOddAt", views[1].at);
   t.put("kSampleJobs", jobs_of_sample()), t.put("kSampleSlots", sample_slots());
@@ -319,7 +321,7 @@ std::string DepthStreaming::products_text(const std::string& g) const {
   body = once && cases.size() == 1 ? "  {\n" + cases[0].first + "  }\n"
                                    : "  switch (group) {\n" + body + "  }\n";
   return fmt::format(
-      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const Sweep<{0}>& pipe, int group, bool "
+      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const DepthStream<{0}>& pipe, int group, bool "
       "last, const LoScales& scales) {{\n  typedef {0} G;\n{1}}}\n",
       g, body);
 }

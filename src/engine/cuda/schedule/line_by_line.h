@@ -43,7 +43,7 @@ class LineByLine final : public Schedule {
   static constexpr int kBuffers = 2;
 
   int lines_at(int window, int phase) const;            // groups of a phase that meet the input
-  std::vector<int> launch_numbers(size_t which) const;  // the kernel's parameter LegTurns
+  std::vector<int> launch_numbers(size_t which) const;  // the kernel's parameter LineLaunch
 
   int tile_half() const override { return conv.axis[2].f * segments.bytes(conv); }
   int weight_shared() const override { return stages * conv.stage_bytes(); }

@@ -9,7 +9,7 @@ namespace {
 
 // Computed when they are needed, not ahead: products leave no registers for them.
 constexpr const char* kRows =
-    "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n  Row rows[G::kPieces][2];\n#pragma unroll\n"
+    "  int here = tile; asm volatile(\"\" : \"+r\"(here));\n  Row rows[G::kSubtiles][2];\n#pragma unroll\n"
     "  for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(here, threadIdx.x / 128, threadIdx.x / 32 % 4 * "
     "16 + lane / 4 + 8 * r);\n";
 
@@ -88,8 +88,8 @@ std::string LineByLine::own_tables(const std::string& g) const {
 
 KernelForm LineByLine::kernel_form() const {
   return {
-      launched, true, ", const __grid_constant__ LegTurns leg",
-      parts.size() > 1 ? "if (leg.number == 0) { await_previous(); admit_next(); }" : "await_previous();"};
+      launched, true, ", const __grid_constant__ LineLaunch launch",
+      parts.size() > 1 ? "if (launch.number == 0) { await_previous(); admit_next(); }" : "await_previous();"};
 }
 
 std::vector<int> LineByLine::launch_numbers(size_t which) const {
@@ -118,9 +118,10 @@ std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, con
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
       "  if ({2}(sx.other_path | sw.other_path)) {{ await_previous(); return; }}\n  extern __shared__ u8 "
       "raw[];\n"
-      "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t, owner = 0; "
-      "(void)owner;\n  const bool more = {3}; (void)more;\n",
-      g, fma, fma ? "!" : "", fma ? "false" : "leg.number > 0");
+      "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = blockIdx.y * G::kN + 2 * t, partition = "
+      "0; "
+      "(void)partition;\n  const bool more = {3}; (void)more;\n",
+      g, fma, fma ? "!" : "", fma ? "false" : "launch.number > 0");
   if (fma) {
     const Node& node = l.graph[fusion.conv];
     s += fmt::format(
@@ -128,7 +129,7 @@ std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, con
         "  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n",
         input_value(l, node.in[0], Mapped::kInput), input_value(l, node.in[1], Mapped::kKernel));
     const std::string products = fmt::format(
-        "    products_fma<G>(sum[0], group, {0}_classes, {0}_groups, (const int(*)[3]){0}_taps, (const "
+        "    products_fma<G>(sum[0], group, {0}_phase_begin, {0}_groups, (const int(*)[3]){0}_taps, (const "
         "int(*)[3]){0}_deltas, rows, xv, wv);\n",
         g);
     return s + e.state +
@@ -137,9 +138,9 @@ std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, con
   }
   // A second launch stores over what the first reads; its first products need not wait for that.
   const std::string waits =
-      parts.size() > 1 ? "  if (more && turn == 0 && group == 0) await_previous();\n" : "";
+      parts.size() > 1 ? "  if (more && wave == 0 && group == 0) await_previous();\n" : "";
   const std::string lines =
-      fmt::format("sum[0], tile, {0}_classes[group], {0}_classes[group + 1], {0}_shifts", g);
+      fmt::format("sum[0], tile, {0}_phase_begin[group], {0}_phase_begin[group + 1], {0}_shifts", g);
   const std::string products =
       conv.exact()
           ? fmt::format("    pipe.split_products({}, {}_offsets, G::kInputLo ? sx.lo : 1.f, sw.lo);\n", lines,
@@ -147,15 +148,17 @@ std::string LineByLine::kernel_text(const Lowering& l, const Fusion& fusion, con
           : fmt::format("    pipe.products<{}>({}, {{{}}});\n", conv.group_begin[1], lines,
                         fmt::join(byte_offsets(conv, segments, 0, conv.group_begin[1]), ", "));
   s += fmt::format(
-      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Lines<G>::start(shared);\n"
+      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  LineStream<G>::start(shared);\n"
       "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
-      "    if (threadIdx.x == G::kThreads) Lines<G>::bring(a, shared, leg, {0}_chunks, {0}_shifts, "
+      "    if (threadIdx.x == G::kThreads) LineStream<G>::produce(a, shared, launch, {0}_segments, "
+      "{0}_shifts, "
       "{0}_order, {0}_last);\n  }} else {{\n  take_registers<240>();\n"
       "  const float down = sx.down * sw.down; (void)down;\n"
-      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Lines<G>::kScratchAt) + "
-      "threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n{1}  Lines<G> pipe;\n  pipe.begin(shared);\n"
+      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + LineStream<G>::kScratchAt) + "
+      "threadIdx.x / 128 * 4 * G::kN * 3; (void)scratch;\n{1}  LineStream<G> pipe;\n  pipe.begin(shared);\n"
       "#pragma unroll 1\n"
-      "  for (int turn = 0, tile; (tile = line_tile<G>(turn, leg, {0}_order, {0}_last)) < G::kTiles; ++turn) "
+      "  for (int wave = 0, tile; (tile = line_tile<G>(wave, launch, {0}_order, {0}_last)) < G::kTiles; "
+      "++wave) "
       "{{\n",
       g, e.state);
   return s + phases_text(*this, e, products + waits, kRows) + "  }\n" +

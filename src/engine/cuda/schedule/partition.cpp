@@ -73,7 +73,7 @@ int resident_weights(const Convolution& conv, const std::vector<const Part*>& pa
 
 std::string by_part(const std::vector<int>& values) {
   std::string text;
-  for (size_t o = 0; o + 1 < values.size(); ++o) text += fmt::format("owner == {} ? {} : ", o, values[o]);
+  for (size_t o = 0; o + 1 < values.size(); ++o) text += fmt::format("partition == {} ? {} : ", o, values[o]);
   return text + fmt::format("{}", values.back());
 }
 
@@ -98,7 +98,7 @@ std::string part_tables(const std::string& g, const std::vector<const Part*>& pa
     for (const auto& [first, count] : part->step_runs) step_runs.insert(step_runs.end(), {first, count});
     groups.insert(groups.end(), part->groups.begin(), part->groups.end());
   }
-  return table(g + "_slabs", "int", step_runs) + table(g + "_phases", "int", groups);
+  return table(g + "_step_runs", "int", step_runs) + table(g + "_phases", "int", groups);
 }
 
 }  // namespace upweave::cuda

@@ -40,9 +40,9 @@ void set_blocks(std::vector<P>& list, const std::vector<int>& blocks) {
   for (size_t i = 0; i < list.size(); ++i) list[i].blocks = blocks[i];
 }
 
-// --- Text: of `part`, the part that a block works for, what its number of something is, or of those before
-// it together; and which part that is.
-std::string by_part(const std::vector<int>& values);  // part == 0 ? a : part == 1 ? b : c
+// --- Text: of `partition`, the part that a block works for, what its number of something is, or of those
+// before it together; and which part that is.
+std::string by_part(const std::vector<int>& values);  // partition == 0 ? a : partition == 1 ? b : c
 std::string before_part(std::vector<int> values);
 std::string part_of_block(const std::vector<int>& blocks);
 // Tables of the parts' runs of steps and groups of phases.

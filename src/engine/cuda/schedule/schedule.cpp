@@ -56,19 +56,20 @@ std::string Schedule::constants_text(const std::string& g, const Prepared& p) co
   t.put("kColumnBlocks", conv.column_blocks), t.put("kPlane", copy.plane), t.put_long("kRows", copy.rows);
   t.put("kGuard", copy.guard), t.put("kBoxes", c.boxes), t.put("kByLine", c.by_line);
   t.put("kLines", c.lines), t.put("kWidth", std::max(8, c.width)), t.put("kM", m);
-  t.put("kThreads", warpgroups * 128), t.put("kPieces", subtiles), t.put("kVariants", conv.positions);
+  t.put("kThreads", warpgroups * 128), t.put("kSubtiles", subtiles), t.put("kPositions", conv.positions);
   t.put("kSums", subtiles * conv.positions);
   t.put("kTilesPerPlane", tiles_per_plane), t.put("kTilesAcross", c.across), t.put("kTiles", tiles);
-  t.put("kResidues", conv.components), t.put("kConvertBlocks", convert_blocks());
-  t.put("kChunks", c.segments), t.put("kChunkBytes", c.segment_rows * conv.row_bytes());
+  t.put("kComponents", conv.components), t.put("kConvertBlocks", convert_blocks());
+  t.put("kSegments", c.segments), t.put("kSegmentBytes", c.segment_rows * conv.row_bytes());
   t.put("kTileShared", tile_shared()), t.put("kTileHalf", tile_half()), t.put("kBuffers", c.buffers);
-  t.put("kOwners", c.parts), t.put("kWeightShared", weight_shared()), t.put("kScratch", scratch_bytes());
-  t.put("kTakers", c.ping_pong), t.put("kStages", c.stages), t.put("kStageBytes", conv.stage_bytes());
-  t.put("kSlabBytes", conv.step_bytes()), t.put_long("kSlabStep", weight_step);
-  t.put_long("kSlabLo", weight_lo), t.put("kGroups", static_cast<int64_t>(conv.group_begin.size()) - 1);
+  t.put("kPartitions", c.parts), t.put("kWeightShared", weight_shared()), t.put("kScratch", scratch_bytes());
+  t.put("kPingPong", c.ping_pong), t.put("kStages", c.stages), t.put("kStageBytes", conv.stage_bytes());
+  t.put("kStepBytes", conv.step_bytes()), t.put_long("kWeightStep", weight_step);
+  t.put_long("kWeightLo", weight_lo), t.put("kGroups", static_cast<int64_t>(conv.group_begin.size()) - 1);
   t.put("kSteps", static_cast<int64_t>(conv.steps.size()));
   t.text += own_constants(p);
-  t.put("kSwept", c.depth_streaming), t.put("kInputLo", conv.input_lo), t.put("kWeightsLo", conv.weights_lo);
+  t.put("kDepthStreaming", c.depth_streaming), t.put("kInputLo", conv.input_lo),
+      t.put("kWeightsLo", conv.weights_lo);
   t.put("kStorePhases", conv.store_phases);
   t.put("kPitchD", d.pitch), t.put("kPitchH", h.pitch), t.put("kPitchW", w.pitch);
   t.put("kJd", d.windows), t.put("kJh", h.windows), t.put("kJw", w.windows);
@@ -96,9 +97,9 @@ std::string Schedule::constants_text(const std::string& g, const Prepared& p) co
   for (const int step : stream()) tap(packed, conv.steps[step]);
   return fmt::format("struct {} {{\n{}}};\n", g, t.text) +
          table(g + "_stream", "int", packed.empty() ? taps : packed) +
-         table(g + "_chunks", "i64", segment_offsets()) + table(g + "_classes", "int", conv.phase_begin) +
-         table(g + "_groups", "int", conv.group_begin) + table(g + "_taps", "int", taps) +
-         table(g + "_deltas", "int", deltas) + own_tables(g);
+         table(g + "_segments", "i64", segment_offsets()) +
+         table(g + "_phase_begin", "int", conv.phase_begin) + table(g + "_groups", "int", conv.group_begin) +
+         table(g + "_taps", "int", taps) + table(g + "_deltas", "int", deltas) + own_tables(g);
 }
 
 std::unique_ptr<Schedule> choose_schedule(const ConvGeometry& g, const EpilogueNeeds& needs,

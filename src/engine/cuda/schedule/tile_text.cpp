@@ -31,7 +31,8 @@ std::string start_text(const std::string& g, bool fma) {
 std::string fma_operands(const Lowering& l, const Fusion& fusion) {
   const Node& conv = l.graph[fusion.conv];
   return fmt::format(
-      "  const int owner = 0; (void)owner;\n  const float down = 1.f;\n  auto xv = {};\n  auto wv = {};\n",
+      "  const int partition = 0; (void)partition;\n  const float down = 1.f;\n  auto xv = {};\n  auto wv = "
+      "{};\n",
       input_value(l, conv.in[0]), input_value(l, conv.in[1]));
 }
 
@@ -42,9 +43,10 @@ std::string tensor_start() {
 
 std::string rows_text(const char* tile) {
   return fmt::format(
-      "  Row rows[G::kPieces][2];\n#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
+      "  Row rows[G::kSubtiles][2];\n#pragma unroll\n  for (int p = 0; p < G::kSubtiles; ++p)\n#pragma "
+      "unroll\n"
       "    for (int r = 0; r < 2; ++r)\n"
-      "      rows[p][r] = row_of<G>({}, threadIdx.x / 128 * G::kPieces + p, threadIdx.x / 32 % 4 * 16 + "
+      "      rows[p][r] = row_of<G>({}, threadIdx.x / 128 * G::kSubtiles + p, threadIdx.x / 32 % 4 * 16 + "
       "lane / 4 + 8 * r);\n",
       tile);
 }
@@ -52,8 +54,8 @@ std::string rows_text(const char* tile) {
 std::string ring_products(const Convolution& conv, const RowSegments& segments, bool completes_sums,
                           const std::string& g) {
   std::string text = fmt::format(
-      "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int cls) {{\n"
-      "  switch (cls) {{\n",
+      "DEVICE void products(float (&sum)[{0}::kSums][{0}::kNr], Pipe<{0}>& pipe, int phase) {{\n"
+      "  switch (phase) {{\n",
       g);
   for (size_t c = 0; c + 1 < conv.phase_begin.size(); ++c) {
     text += fmt::format("    case {}:\n", c);
@@ -91,10 +93,10 @@ static std::string phase_loop(const Fusion& fusion, const std::string& body) {
 }
 
 std::string fma_sums(const Fusion& fusion, const std::string& g) {
-  return phase_loop(fusion,
-                    fmt::format("      products_fma<G>(sum[ph], group * {0} + ph, {1}_classes, {1}_groups, "
-                                "(const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n",
-                                fusion.store_phases, g));
+  return phase_loop(
+      fusion, fmt::format("      products_fma<G>(sum[ph], group * {0} + ph, {1}_phase_begin, {1}_groups, "
+                          "(const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n",
+                          fusion.store_phases, g));
 }
 
 std::string ring_sums(const Fusion& fusion) {
@@ -112,7 +114,7 @@ std::string point_text(const Convolution& conv, const Fusion& fusion, const Epil
                         h.phases * w.phases, w.phases, h.phases);
   return fmt::format(
       "    {}\n{}#pragma unroll\n    for (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
-      "      for (int r = 0; r < 2; ++r) {{\n        const int v = s / G::kPieces, p = s % G::kPieces;\n"
+      "      for (int r = 0; r < 2; ++r) {{\n        const int v = s / G::kSubtiles, p = s % G::kSubtiles;\n"
       "        const Row& row = rows[p][r];\n"
       "        const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % "
       "G::kOnceW;\n{}      }}\n  }}\n",
@@ -122,7 +124,7 @@ std::string point_text(const Convolution& conv, const Fusion& fusion, const Epil
 std::string window_text(const EpilogueText& e) {
   if (e.window.empty()) return "";
   return fmt::format(
-      "#pragma unroll\n  for (int p = 0; p < G::kPieces; ++p)\n#pragma unroll\n"
+      "#pragma unroll\n  for (int p = 0; p < G::kSubtiles; ++p)\n#pragma unroll\n"
       "    for (int r = 0; r < 2; ++r) {{\n      const Row& row = rows[p][r];\n{}    }}\n",
       e.window);
 }

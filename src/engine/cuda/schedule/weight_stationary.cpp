@@ -59,17 +59,17 @@ std::optional<WeightStationary> tile_parts(const Convolution& conv, const Epilog
 std::string loop_text(const std::string& g, const std::vector<WeightStationary::TilePart>& parts) {
   const std::vector<int> groups = each_part(parts, group_count), blocks = each_part(parts, &Part::blocks);
   return code(
-      "  const int owner = $owner, block = blockIdx.x - ($blocksBefore), blocks = $blocks;\n"
+      "  const int partition = $partition, block = blockIdx.x - ($blocksBefore), blocks = $blocks;\n"
       "  const int begin = block, end = G::kTiles, stride = blocks;\n"
       "  const int group_count = $groups; const int* my_groups = $g_phases + ($groupsBefore); "
       "(void)my_groups;\n"
       "  if (G::kScratch) scratch = (float*)(raw + (shared - shared_address(raw)) + G::kBuffers * "
-      "G::kTileShared + G::kWeightShared) + threadIdx.x / 128 * 4 * G::kN * 3;\n  Held<G> pipe;\n"
-      "  pipe.start(a, shared, begin, end, stride, $g_chunks + ($firstSegment), $segments, (const "
-      "int(*)[2])$g_slabs + ($groupsBefore), "
-      "$groups);\n#pragma unroll 1\n  for (int tile = begin, turn = 0; tile < end; tile += stride, ++turn) "
+      "G::kTileShared + G::kWeightShared) + threadIdx.x / 128 * 4 * G::kN * 3;\n  WeightStationary<G> pipe;\n"
+      "  pipe.start(a, shared, begin, end, stride, $g_segments + ($firstSegment), $segments, (const "
+      "int(*)[2])$g_step_runs + ($groupsBefore), "
+      "$groups);\n#pragma unroll 1\n  for (int tile = begin, wave = 0; tile < end; tile += stride, ++wave) "
       "{\n",
-      {{"owner", part_of_block(blocks)},
+      {{"partition", part_of_block(blocks)},
        {"blocksBefore", before_part(blocks)},
        {"blocks", by_part(blocks)},
        {"groups", by_part(groups)},
@@ -133,7 +133,8 @@ KernelForm WeightStationary::kernel_form() const {
 // The products of each group of phases, every address a literal.
 std::string WeightStationary::products_text(const std::string& g) const {
   std::string text = fmt::format(
-      "DEVICE void held_products(float (&sum)[{1}][{0}::kSums][{0}::kNr], Held<{0}>& pipe, int group, bool "
+      "DEVICE void stationary_products(float (&sum)[{1}][{0}::kSums][{0}::kNr], WeightStationary<{0}>& pipe, "
+      "int group, bool "
       "last) {{\n  switch (group) {{\n",
       g, conv.store_phases);
   for (const TilePart& part : parts) {
@@ -149,7 +150,7 @@ std::string WeightStationary::products_text(const std::string& g) const {
           continue;
         }
         calls +=
-            code("      held_steps<$g, $count>(sum[$phase], pipe, $weights, {$offsets});\n",
+            code("      stationary_steps<$g, $count>(sum[$phase], pipe, $weights, {$offsets});\n",
                  {{"g", g},
                   {"count", to - from},
                   {"phase", ph},
@@ -160,7 +161,7 @@ std::string WeightStationary::products_text(const std::string& g) const {
       }
       // Between the first product and the wait there is no branch: the compiler would serialise them.
       text += fmt::format(
-          "    case {}:\n      wgmma_fence();\n{}      wgmma_commit();\n      pipe.pass_turn(last);\n"
+          "    case {}:\n      wgmma_fence();\n{}      wgmma_commit();\n      pipe.order_arrive(last);\n"
           "      wgmma_wait();\n{}      break;\n",
           group, calls, after);
     }
@@ -172,13 +173,13 @@ std::string WeightStationary::kernel_text(const Lowering& l, const Fusion& fusio
                                           const std::string& g, bool fma) const {
   if (fma) return fma_text(l, fusion, conv, e, g);
   // Registers are few: rows are computed when they are needed.
-  std::string s = start_text(g, false) + tensor_start() + loop_text(g, parts) + e.state + e.pool +
-                  "  pipe.enter(turn);\n" +
-                  group_loop(fusion, "group_count", parts.size() > 1 ? "my_groups[k]" : "k") +
-                  "    const bool last = k + 1 == group_count;\n    pipe.take_turn();\n"
-                  "    held_products(sum, pipe, group, last && tile + stride >= end);\n    pipe.together();\n"
-                  "    if (last) pipe.leave(a, turn, tile, end, stride);\n" +
-                  rows_text("tile") + point_text(conv, fusion, e);
+  std::string s =
+      start_text(g, false) + tensor_start() + loop_text(g, parts) + e.state + e.pool +
+      "  pipe.enter(wave);\n" + group_loop(fusion, "group_count", parts.size() > 1 ? "my_groups[k]" : "k") +
+      "    const bool last = k + 1 == group_count;\n    pipe.order_wait();\n"
+      "    stationary_products(sum, pipe, group, last && tile + stride >= end);\n    pipe.together();\n"
+      "    if (last) pipe.leave(a, wave, tile, end, stride);\n" +
+      rows_text("tile") + point_text(conv, fusion, e);
   if (!e.window.empty()) s += rows_text("tile") + window_text(e);
   return s + e.finish + "  }\n";
 }

@@ -94,10 +94,10 @@ TileConstants WholeLines::constants() const {
 
 std::string WholeLines::own_constants(const Prepared&) const {
   ConstantsText t;
-  t.put("kJoinD", window[0]), t.put("kJoinH", window[1]), t.put("kJoinW", window[2]);
+  t.put("kCombineD", window[0]), t.put("kCombineH", window[1]), t.put("kCombineW", window[2]);
   t.put("kUnits", units()), t.put("kWhole", whole), t.put("kWindowLines", lines / window[1]);
-  t.put("kWindowsAcross", conv.axis[2].windows / window[2]), t.put("kJoinedWindows", combined_windows());
-  t.put("kJoinedPitch", combined_pitch());
+  t.put("kWindowsAcross", conv.axis[2].windows / window[2]), t.put("kCombinedWindows", combined_windows());
+  t.put("kCombinedPitch", combined_pitch());
   return t.text;
 }
 
@@ -113,11 +113,13 @@ std::string WholeLines::kernel_text(const Lowering& l, const Fusion& fusion, con
                  "  for (int number = blockIdx.x; number < G::kUnits; number += gridDim.x) {\n"
                  "  const Unit unit = whole_unit<G>(number);\n"
            : tensor_start() +
-                 "  {\n  const int owner = 0; (void)owner;\n  const Unit unit = unit_of<G>(blockIdx.x);\n";
+                 "  {\n  const int partition = 0; (void)partition;\n  const Unit unit = "
+                 "unit_of<G>(blockIdx.x);\n";
   s += "  const int tile = unit_tile<G>(unit.number);\n" + e.state + e.pool +
        "#pragma unroll 1\n  for (int plane = unit.first; plane < unit.end; ++plane) {\n"
        "  const int here = tile + plane * G::kTilesPerPlane;\n";
-  if (!fma) s += fmt::format("  Pipe<G> pipe;\n  pipe.start(a, shared, here, {0}_chunks, {0}_groups);\n", g);
+  if (!fma)
+    s += fmt::format("  Pipe<G> pipe;\n  pipe.start(a, shared, here, {0}_segments, {0}_groups);\n", g);
   return s + rows_text("here") + group_loop(fusion, fmt::format("{}", conv.phase_groups()), "k") +
          (fma ? fma_sums(fusion, g) : ring_sums(fusion)) + point_text(conv, fusion, e) +
          (fma ? "  }\n" : "  __syncthreads();\n  pipe.stop();\n  }\n") + rows_text("tile") + window_text(e) +

@@ -125,11 +125,11 @@ std::string launches(const Lowered& lowered) {
                             v.floats ? 4 : 2, v.swizzle, fmt::join(v.extents, ", "), fmt::join(strides, ", "),
                             fmt::join(v.box, ", "));
       }
-      std::string parameters;  // Maps, two of them and a Leg, or a LegTurns
+      std::string parameters;  // Maps, two of them and a SharedLaunch, or a LineLaunch
       for (size_t i = 0; i < maps.size(); i += 3) {
         parameters += fmt::format("{}Maps{{{}, {}, {}}}",
                                   i > 0             ? ", "
-                                  : maps.size() > 3 ? ", RelayMaps{"
+                                  : maps.size() > 3 ? ", SharedMaps{"
                                                     : ", ",
                                   maps[i], maps[i + 1], maps[i + 2]);
       }
@@ -234,7 +234,7 @@ TEST_P(CudaEmulation, MatchesTheReference) {
                                                                  : "kernel";
   EXPECT_NE(said.find(kind), std::string::npos);
   if (c.name.starts_with("sweep_abreast")) {
-    EXPECT_NE(lowered.source.find("kRun = 4;\n  static constexpr int kAbreast = 1;"), std::string::npos);
+    EXPECT_NE(lowered.source.find("kRun = 4;\n  static constexpr int kSideBySide = 1;"), std::string::npos);
   }
 
   if (c.name == "lines_divided") {
@@ -242,7 +242,7 @@ TEST_P(CudaEmulation, MatchesTheReference) {
   }
   if (c.name == "whole_lines") {  // some units in one block, some tile by tile
     EXPECT_EQ(lowered.source.find("kWhole = 0;"), std::string::npos);
-    EXPECT_EQ(lowered.run.back().kernel, "join_0");
+    EXPECT_EQ(lowered.run.back().kernel, "combine_windows_0");
   }
 
   expect_outputs(graph, data, c, emulated(plan, lowered, data, c));

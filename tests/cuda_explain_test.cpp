@@ -70,8 +70,8 @@ TEST(CudaExplain, KnowsTheFloors) {
       // What the kernels do is at least what the plan must; tiles that hang over do more, never half again.
       double products = 0, bytes = 0;
       for (const Launch& launch : lower(plan, options, Chip()).run) {
-        products += launch.products;
-        bytes += launch.bytes;
+        products += launch.work.products;
+        bytes += launch.work.bytes;
       }
       double least = 0;
       for (const Pass& pass : plan.passes) least += flops(plan.graph, pass.conv == kNone ? 0 : pass.conv);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "api/road.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/lower.h"
 #include "graph/text.h"
@@ -114,8 +115,8 @@ TEST(CudaLower, MomentsSeeWhatThePoolDrops) {
             std::string::npos);  // 11 outputs: five windows, and one row more
 }
 
-// Both sweeps of a relay meet every sample once, the second after the first.
-TEST(CudaLower, ARelayGoesThroughTheSamplesTwice) {
+// Both co-scheduled passes meet every sample once, the second after the first.
+TEST(CudaLower, CoScheduledPassesGoThroughTheSamplesTwice) {
   for (const int64_t batch : {32, 33, 47}) {
     const Lowered lowered = lower_text("conv_transpose kernel 64 k3 s2 p1 op1 | clamp 0 1 | softmax space",
                                        {{"input", {batch, 32, 16, 32, 32}}});
@@ -123,7 +124,7 @@ TEST(CudaLower, ARelayGoesThroughTheSamplesTwice) {
     for (const Launch& launch : lowered.run) {
       if (launch.numbers.empty()) continue;
       ++legs;
-      ASSERT_EQ(launch.numbers.size(), 12u);  // first job, jobs, blocks by owner: of both
+      ASSERT_EQ(launch.numbers.size(), 12u);  // first job, jobs, blocks by partition: of both
       const int64_t before = done[0];
       int64_t blocks = 0;
       for (size_t role = 0; role < 2; ++role) {
@@ -154,6 +155,13 @@ TEST(CudaLower, GroupsTakeTheGeneralRoad) {
   const Lowered lowered = lower_text("conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}});
   EXPECT_NE(joined(lowered.notes).find("groups"), std::string::npos);
   EXPECT_EQ(lowered.run.size(), 2u);
+}
+
+TEST(CudaCode, FillsNamedPlaces) {
+  EXPECT_EQ(code("if ($a) { x[$n$ll] = $a; } $end", {{"a", "b < 3"}, {"n", 12}, {"end", true}}),
+            "if (b < 3) { x[12ll] = b < 3; } true");
+  EXPECT_THROW(code("$a $b", {{"a", 1}}), Error);
+  EXPECT_THROW(code("$a", {{"a", 1}, {"b", 2}}), Error);
 }
 
 TEST(CudaDriver, IsThereOrSaysWhatIsMissing) {

@@ -5,73 +5,114 @@
 #include <random>
 #include <set>
 
-#include "engine/cuda/conv_tiles.h"
 #include "engine/cuda/kernels/index.h"
+#include "engine/cuda/schedule/boxes.h"
+#include "engine/cuda/schedule/depth_streaming.h"
+#include "engine/cuda/schedule/line_by_line.h"
+#include "engine/cuda/schedule/weight_stationary.h"
+#include "engine/cuda/schedule/whole_lines.h"
 
 namespace upweave::cuda {
 namespace {
 
 // The constants that kernels get, as variables.
 struct G {
-  static inline bool kBoxes, kByLine, kSwept;
+  static inline bool kBoxes, kByLine, kDepthStreaming;
   static inline int kM, kTilesPerPlane, kTilesAcross, kJd, kJh, kJw, kPitchD, kPitchH, kPitchW, kPlane,
-      kLines, kWidth, kBatch, kRun, kAbreast, kLinesBefore, kTiles, kJoinD, kWhole, kCOut, kPooledLines,
+      kLines, kWidth, kBatch, kRun, kSideBySide, kLinesBefore, kTiles, kCombineD, kWhole, kCOut, kPooledLines,
       kPooledWidth, kOwnLines, kRestSamples;
   static inline int64_t kPlaneBytes, kRest = 0;
-  static void set(const ConvTiles& t) {
-    kBoxes = t.boxes;
-    kByLine = t.by_line;
-    kSwept = t.swept;
-    kRun = t.run;
-    kAbreast = t.abreast;
+  static void set(const Schedule& t) {
+    const TileConstants c = t.constants();
+    kBoxes = c.boxes;
+    kByLine = c.by_line;
+    kDepthStreaming = c.depth_streaming;
     kTiles = t.tiles;
-    kLinesBefore = t.lines_before;
     kM = t.m;
     kTilesPerPlane = t.tiles_per_plane;
-    kTilesAcross = t.tiles_across;
-    kJoinD = t.join[0];
-    kWhole = t.whole;
-    kJd = t.axis[0].windows, kJh = t.axis[1].windows, kJw = t.axis[2].windows;
-    kPitchD = t.axis[0].pitch, kPitchH = t.axis[1].pitch, kPitchW = t.axis[2].pitch;
-    kPlane = t.plane;
-    kLines = t.lines;
-    kWidth = std::max(8, t.width);
-    kBatch = t.batch;
-    kCOut = t.c_out;
-    kPooledLines = t.pooled_lines, kPooledWidth = t.pooled_width;
-    kOwnLines = t.own_lines, kRestSamples = t.rest_samples;
+    kTilesAcross = c.across;
+    const auto& [d, h, w] = t.conv.axis;
+    kJd = d.windows, kJh = h.windows, kJw = w.windows;
+    kPitchD = d.pitch, kPitchH = h.pitch, kPitchW = w.pitch;
+    kPlane = t.copy.plane;
+    kLines = c.lines;
+    kWidth = std::max(8, c.width);
+    kBatch = t.conv.batch;
+    kCOut = t.conv.c_out;
     kPlaneBytes = t.plane_bytes();
+  }
+  static void set(const WholeLines& t) {
+    set(static_cast<const Schedule&>(t));
+    kCombineD = t.window[0];
+    kWhole = t.whole;
+  }
+  static void set(const LineByLine& t) {
+    set(static_cast<const Schedule&>(t));
+    const LineByLine::Divided divided = t.divided.value_or(LineByLine::Divided{});
+    kPooledLines = divided.lines, kPooledWidth = divided.width;
+    kOwnLines = divided.own_lines, kRestSamples = divided.samples;
+  }
+  static void set(const DepthStreaming& t) {
+    set(static_cast<const Schedule&>(t));
+    kRun = t.run;
+    kSideBySide = t.side_by_side;
+    kLinesBefore = t.lines_before;
   }
 };
 
-int64_t place(const ConvTiles& t, int n, const int (&i)[3]) {
+int64_t place(const Schedule& t, int n, const int (&i)[3]) {
   for (int a = 0; a < 3; ++a) {
-    if (i[a] < 0 || i[a] >= t.axis[a].in) return -1;
+    if (i[a] < 0 || i[a] >= t.conv.axis[a].in) return -1;
   }
-  return ((static_cast<int64_t>(n) * t.axis[0].in + i[0]) * t.axis[1].in + i[1]) * t.axis[2].in + i[2];
+  return ((static_cast<int64_t>(n) * t.conv.axis[0].in + i[0]) * t.conv.axis[1].in + i[1]) *
+             t.conv.axis[2].in +
+         i[2];
 }
 
-// What lies in row `row` of residue `residue` of the copy: an input voxel, or -1 for zeros.
-int64_t content(const ConvTiles& t, int residue, int64_t row) {
+// What lies in row `row` of component `component` of the copy: an input voxel, or -1 for zeros.
+int64_t content(const Schedule& t, int component, int64_t row) {
   const RowAt r = row_at(t, row);
   if (r.n < 0) return -1;
-  const auto& [d, h, w] = t.axis;
-  const int b[3] = {residue / (h.f * w.f), residue / w.f % h.f, residue % w.f};
+  const auto& [d, h, w] = t.conv.axis;
+  const int b[3] = {component / (h.f * w.f), component / w.f % h.f, component % w.f};
   const int i[3] = {r.a[0] * d.f + b[0], r.a[1] * h.f + b[1], r.a[2] * w.f + b[2]};
   return place(t, r.n, i);
 }
 
-void check(const ConvGeometry& geometry, const TileWish& wish) {
-  ConvTiles t;
+// Which row segments each step reads, of the schedules that load tiles so.
+struct Segments {
+  const RowSegments* segments = nullptr;
+  std::vector<int> part, first, count;  // part by step, the others by part
+
+  explicit Segments(const Schedule& t) : part(t.conv.steps.size(), 0) {
+    if (const auto* stationary = dynamic_cast<const WeightStationary*>(&t)) {
+      segments = &stationary->segments;
+      part = part_of_steps(t.conv, parts_of(stationary->parts));
+      first = each_part(stationary->parts, &WeightStationary::TilePart::first_segment);
+      count = each_part(stationary->parts, &WeightStationary::TilePart::segments);
+      return;
+    }
+    const auto* lines = dynamic_cast<const WholeLines*>(&t);
+    segments = lines ? &lines->segments : &dynamic_cast<const Boxes&>(t).segments;
+    first = {0};
+    count = {static_cast<int>(segments->list.size())};
+  }
+};
+
+void check(const ConvGeometry& geometry, const EpilogueNeeds& needs) {
   std::string why;
-  if (!tile_conv(geometry, wish, t, why)) return;
+  const std::unique_ptr<Schedule> schedule = choose_schedule(geometry, needs, why);
+  if (!schedule) return;
+  const Schedule& t = *schedule;
+  const Convolution& conv = t.conv;
+  const Segments at(t);
   // Inputs that the copy leaves out are needed by nobody.
   for (size_t a = 0; a < geometry.spatial; ++a) {
-    const Axis& x = t.axis[3 - geometry.spatial + a];
+    const Axis& x = conv.axis[3 - geometry.spatial + a];
     ASSERT_LE(std::min<int64_t>(geometry.in[a], (x.windows + x.hi) * x.f), x.in);
   }
   G::set(t);
-  ASSERT_LE(t.shared_bytes(), wish.shared_limit);
+  ASSERT_LE(t.shared_bytes(), needs.shared_limit);
   std::set<std::array<int64_t, 4>> covered;
   for (int tile = 0; tile < t.tiles; ++tile) {
     const int64_t first = index::tile_row<G>(tile);
@@ -81,22 +122,22 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
         const index::Row row = index::row_of<G>(tile, q, i);
         if (!row.ok) continue;
         covered.insert({row.n, row.jd, row.jh, row.jw});
-        const int in_tile = index::piece_row<G>(q) + (t.boxes ? i / 8 * t.axis[2].pitch + i % 8 : i);
-        for (const Step& step : t.steps) {
-          for (int v = 0; v < t.variants; ++v) {
-            const int shared = step.row_offset[v] + in_tile, chunk = shared / t.chunk_rows;
-            const Owner& owner = t.owners[step.owner];
-            ASSERT_GE(chunk, 0);
-            ASSERT_LT(chunk, owner.chunks);
-            const Chunk& c = t.chunks[owner.first_chunk + chunk];
+        const int in_tile = index::subtile_row<G>(q) + (G::kBoxes ? i / 8 * conv.axis[2].pitch + i % 8 : i);
+        for (size_t s = 0; s < conv.steps.size(); ++s) {
+          const Step& step = conv.steps[s];
+          for (int v = 0; v < conv.positions; ++v) {
+            const int shared = at.segments->offset[s][v] + in_tile, segment = shared / at.segments->rows;
+            ASSERT_GE(segment, 0);
+            ASSERT_LT(segment, at.count[at.part[s]]);
+            const RowSegment& c = at.segments->list[at.first[at.part[s]] + segment];
             ASSERT_EQ(c.block, step.block);
-            const int64_t copied = first + c.first_row + shared % t.chunk_rows;
-            ASSERT_GE(copied, -t.guard);
-            ASSERT_LT(copied, t.rows + t.guard);
-            const int want[3] = {t.axis[0].f * row.jd + step.delta[v][0],
-                                 t.axis[1].f * row.jh + step.delta[v][1],
-                                 t.axis[2].f * row.jw + step.delta[v][2]};
-            ASSERT_EQ(content(t, c.residue, copied), place(t, row.n, want))
+            const int64_t copied = first + c.first_row + shared % at.segments->rows;
+            ASSERT_GE(copied, -t.copy.guard);
+            ASSERT_LT(copied, t.copy.rows + t.copy.guard);
+            const int want[3] = {conv.axis[0].f * row.jd + step.delta[v][0],
+                                 conv.axis[1].f * row.jh + step.delta[v][1],
+                                 conv.axis[2].f * row.jw + step.delta[v][2]};
+            ASSERT_EQ(content(t, c.component, copied), place(t, row.n, want))
                 << "tile " << tile << " row " << q * 64 + i << " tap " << step.tap[0] << step.tap[1]
                 << step.tap[2];
           }
@@ -105,22 +146,24 @@ void check(const ConvGeometry& geometry, const TileWish& wish) {
     }
   }
   ASSERT_EQ(static_cast<int64_t>(covered.size()),
-            int64_t{t.batch} * t.axis[0].windows * t.axis[1].windows * t.axis[2].windows);
+            int64_t{conv.batch} * conv.axis[0].windows * conv.axis[1].windows * conv.axis[2].windows);
   // Each class uses the taps that its phase can, and delta is what the definition says: o = i s - p + k d.
-  for (size_t c = 0; c < t.phases.size(); ++c) {
+  for (size_t c = 0; c < conv.phases.size(); ++c) {
     int count = 0;
-    for (int s = t.group_begin[t.class_begin[c]]; s < t.group_begin[t.class_begin[c + 1]]; ++s, ++count) {
+    for (int s = conv.group_begin[conv.phase_begin[c]]; s < conv.group_begin[conv.phase_begin[c + 1]];
+         ++s, ++count) {
       for (int a = 0; a < 3; ++a) {
-        const Axis& x = t.axis[a];
-        ASSERT_EQ(t.phases[c][a],
-                  t.steps[s].delta[0][a] * x.stride - x.padding + t.steps[s].tap[a] * x.dilation);
+        const Axis& x = conv.axis[a];
+        ASSERT_EQ(conv.phases[c][a],
+                  conv.steps[s].delta[0][a] * x.stride - x.padding + conv.steps[s].tap[a] * x.dilation);
       }
     }
-    int expected = t.blocks;
+    int expected = conv.blocks;
     for (int a = 0; a < 3; ++a) {
       int taps = 0;
-      for (int k = 0; k < t.axis[a].kernel; ++k)
-        taps += (t.phases[c][a] + t.axis[a].padding - k * t.axis[a].dilation) % t.axis[a].stride == 0;
+      for (int k = 0; k < conv.axis[a].kernel; ++k)
+        taps +=
+            (conv.phases[c][a] + conv.axis[a].padding - k * conv.axis[a].dilation) % conv.axis[a].stride == 0;
       expected *= taps;
     }
     ASSERT_EQ(count, expected);
@@ -159,78 +202,79 @@ TEST(CudaTiles, EveryProductMeetsItsInput) {
   int tiled = 0;
   for (int round = 0; round < 150; ++round) {
     ConvGeometry g = pick_channels(pick, 80, 140);
-    TileWish wish;
-    wish.input_lo = pick(0, 1);
-    wish.weights_lo = wish.input_lo;
-    wish.whole_columns = pick(0, 1);
-    wish.one_sample = pick(0, 3) == 0;
-    wish.all_outputs = pick(0, 1);
-    wish.wgmma = pick(0, 1);
+    EpilogueNeeds needs;
+    needs.input_lo = pick(0, 1);
+    needs.weights_lo = needs.input_lo;
+    needs.whole_columns = pick(0, 1);
+    needs.one_sample = pick(0, 3) == 0;
+    needs.all_outputs = pick(0, 1);
+    needs.wgmma = pick(0, 1);
     const bool pooled = pick(0, 1);
-    wish.pooled = pooled;
+    needs.pooled = pooled;
     for (size_t a = 0; a < g.spatial; ++a) {
       const int limit = g.spatial == 3 ? 9 : g.spatial == 2 ? 20 : 200;
       add_axis(g, {pick(1, limit), pick(1, 5), pick(1, 3), pick(1, 2), pick(0, 2)});
-      wish.pool[3 - g.spatial + a] = pooled ? static_cast<int>(g.stride[a]) * pick(1, 2) : 1;
-      if (pooled && g.out[a] < wish.pool[3 - g.spatial + a]) wish.pool[3 - g.spatial + a] = 1;
+      needs.pool[3 - g.spatial + a] = pooled ? static_cast<int>(g.stride[a]) * pick(1, 2) : 1;
+      if (pooled && g.out[a] < needs.pool[3 - g.spatial + a]) needs.pool[3 - g.spatial + a] = 1;
     }
     SCOPED_TRACE(round);
-    ConvTiles t;
     std::string why;
-    tiled += tile_conv(g, wish, t, why);
-    check(g, wish);
+    tiled += choose_schedule(g, needs, why) != nullptr;
+    check(g, needs);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(tiled, 75);
 }
 
 // Tiles of whole lines have every window of rows that a second pool makes one of, at the places where
-// join_windows looks for it.
+// window_of_rows looks for it.
 TEST(CudaTiles, WholeLinesHoldWholeWindows) {
   Pick pick{std::mt19937(11)};
   int tiled = 0, split = 0;
   for (int round = 0; round < 250; ++round) {
     ConvGeometry g = pick_channels(pick, 80, 140);
-    TileWish wish;
-    wish.input_lo = wish.weights_lo = pick(0, 1);
-    wish.whole_columns = false;
-    wish.pooled = true;
-    wish.multiprocessors = pick(1, 3);
+    EpilogueNeeds needs;
+    needs.input_lo = needs.weights_lo = pick(0, 1);
+    needs.whole_columns = false;
+    needs.pooled = true;
+    needs.multiprocessors = pick(1, 3);
     for (size_t a = 0; a < g.spatial; ++a) {
       add_axis(g, {pick(6, g.spatial == 3 ? 13 : 40), pick(1, 5), pick(1, 3), 1, pick(0, 2), -pick(0, 7)});
-      wish.pool[3 - g.spatial + a] = static_cast<int>(g.stride[a]);
-      wish.rest[3 - g.spatial + a] = pick(1, 3);
+      needs.pool[3 - g.spatial + a] = static_cast<int>(g.stride[a]);
+      needs.rest[3 - g.spatial + a] = pick(1, 3);
     }
     SCOPED_TRACE(round);
-    check(g, wish);
+    check(g, needs);
     if (HasFatalFailure()) return;
-    ConvTiles t;
     std::string why;
-    if (!tile_conv(g, wish, t, why) || !t.joins()) continue;
+    const auto schedule = choose_schedule(g, needs, why);
+    const auto* lines = dynamic_cast<const WholeLines*>(schedule.get());
+    if (!lines) continue;
+    const WholeLines& t = *lines;
     ++tiled;
     G::set(t);
-    ASSERT_EQ(t.join, wish.rest);
-    ASSERT_EQ(t.lines % t.join[1], 0);
-    ASSERT_LE(t.joined_bytes(), t.tile_shared() + t.weight_shared());
-    ASSERT_EQ(t.whole % (wish.rest[0] == 1 ? 1 : wish.multiprocessors * t.resident), 0);
+    ASSERT_EQ(t.window, needs.rest);
+    ASSERT_EQ(t.lines % t.window[1], 0);
+    ASSERT_LE(t.combined_bytes(), t.tile_shared() + t.weight_shared());
+    ASSERT_EQ(t.whole % (needs.rest[0] == 1 ? 1 : needs.multiprocessors * t.resident), 0);
     split += t.split_units() > 0 && t.whole > 0;
     // Each tile once, by the block of its unit or by one of its own.
     std::set<std::array<int, 4>> met;
-    for (int block = 0; block < t.whole + t.split_units() * t.join[0]; ++block) {
+    for (int block = 0; block < t.whole + t.split_units() * t.window[0]; ++block) {
       const index::Unit unit = index::unit_of<G>(block);
       ASSERT_EQ(unit.whole, block < t.whole);
-      ASSERT_LE(unit.end - unit.first, unit.whole ? t.join[0] : 1);
+      ASSERT_LE(unit.end - unit.first, unit.whole ? t.window[0] : 1);
       const index::Row unit_first = index::row_of<G>(index::unit_tile<G>(unit.number), 0, 0);
-      ASSERT_EQ(unit_first.jd % t.join[0], 0);
+      ASSERT_EQ(unit_first.jd % t.window[0], 0);
       for (int plane = unit.first; plane < unit.end; ++plane) {
         const int tile = index::unit_tile<G>(unit.number) + plane * t.tiles_per_plane;
         const index::Row first = index::row_of<G>(tile, 0, 0);
-        ASSERT_EQ(first.jh % t.join[1], 0);
+        ASSERT_EQ(first.jh % t.window[1], 0);
         ASSERT_EQ(first.jd, unit_first.jd + plane);
         ASSERT_EQ(first.n, unit_first.n);
         for (int line = 0; line < t.lines; ++line) {
-          for (int w = 0; w < t.axis[2].windows / t.join[2] * t.join[2]; ++w) {
-            const int at = line * t.axis[2].pitch + w;
+          for (int w = 0; w < t.conv.axis[2].windows / t.window[2] * t.window[2]; ++w) {
+            const int at = line * t.conv.axis[2].pitch + w;
             const index::Row row = index::row_of<G>(tile, at / 64, at % 64);
             ASSERT_EQ(row.jw, w);
             ASSERT_EQ(row.jh, first.jh + line);
@@ -242,8 +286,8 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
         }
       }
     }
-    ASSERT_EQ(static_cast<int>(met.size()),
-              t.batch * t.axis[0].windows * t.axis[1].windows * (t.axis[2].windows / t.join[2] * t.join[2]));
+    ASSERT_EQ(static_cast<int>(met.size()), t.conv.batch * t.conv.axis[0].windows * t.conv.axis[1].windows *
+                                                (t.conv.axis[2].windows / t.window[2] * t.window[2]));
   }
   EXPECT_GT(tiled, 50);
   EXPECT_GT(split, 10);
@@ -251,47 +295,48 @@ TEST(CudaTiles, WholeLinesHoldWholeWindows) {
 
 // The same where tiles go by line: a group of steps either meets its inputs in the line that is copied for
 // it, or lies beyond the input and is left out.
-void check_by_line(const ConvGeometry& geometry, const TileWish& wish, int& tiled) {
-  ConvTiles t;
-  if (!tile_by_line(geometry, wish, t)) return;
+void check_by_line(const ConvGeometry& geometry, const EpilogueNeeds& needs, int& tiled) {
+  const std::optional<LineByLine> tiles = tile_line_by_line(geometry, needs);
+  if (!tiles) return;
+  const LineByLine& t = *tiles;
   ++tiled;
   G::set(t);
-  ASSERT_LE(t.shared_bytes(), wish.shared_limit);
-  const Axis& w = t.axis[2];
+  ASSERT_LE(t.shared_bytes(), needs.shared_limit);
+  const Axis& w = t.conv.axis[2];
   std::set<std::array<int64_t, 3>> covered;
   double steps = 0;
   for (int tile = 0; tile < t.tiles; ++tile) {
     const int line = tile / t.tiles_per_plane;
-    const int64_t first = int64_t{line} * t.plane + tile % t.tiles_per_plane * t.m;
-    for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
+    const int64_t first = int64_t{line} * t.copy.plane + tile % t.tiles_per_plane * t.m;
+    for (size_t g = 0; g + 1 < t.conv.group_begin.size(); ++g) {
       const int at = line + t.line_shift[g];
-      const bool meets = at >= 0 && at < t.axis[0].stored;
-      if (meets) steps += t.m * t.variants * (t.group_begin[g + 1] - t.group_begin[g]);
+      const bool meets = at >= 0 && at < t.conv.axis[0].stored;
+      if (meets) steps += t.m * t.conv.positions * (t.conv.group_begin[g + 1] - t.conv.group_begin[g]);
       for (int i = 0; i < t.m; ++i) {
         const index::Row row = index::row_of<G>(tile, i / 64, i % 64);
         if (!row.ok) continue;
         covered.insert({row.jd, row.jh, row.jw});
-        for (int s = t.group_begin[g]; s < t.group_begin[g + 1]; ++s) {
-          const Step& step = t.steps[s];
-          for (int v = 0; v < t.variants; ++v) {
-            const int want[3] = {t.axis[0].f * row.jd + step.delta[v][0], row.jh,
+        for (int s = t.conv.group_begin[g]; s < t.conv.group_begin[g + 1]; ++s) {
+          const Step& step = t.conv.steps[s];
+          for (int v = 0; v < t.conv.positions; ++v) {
+            const int want[3] = {t.conv.axis[0].f * row.jd + step.delta[v][0], row.jh,
                                  w.f * row.jw + step.delta[v][2]};
             if (!meets) {
               ASSERT_EQ(place(t, 0, want), -1);
               continue;
             }
-            const int shared = step.row_offset[v] + i, chunk = shared / t.chunk_rows;
+            const int shared = t.segments.offset[s][v] + i, segment = shared / t.segments.rows;
             ASSERT_GE(shared, 0);
-            ASSERT_LT(chunk, w.f);
-            ASSERT_EQ(step.row_offset[v],
-                      t.steps[s - t.group_begin[g]].row_offset[v]);  // one list for all lines
-            const Chunk& c = t.chunks[g * w.f + chunk];
+            ASSERT_LT(segment, w.f);
+            ASSERT_EQ(t.segments.offset[s][v],
+                      t.segments.offset[s - t.conv.group_begin[g]][v]);  // one list for all lines
+            const RowSegment& c = t.segments.list[g * w.f + segment];
             ASSERT_EQ(c.block, step.block);
-            const int64_t copied = first + c.first_row + shared % t.chunk_rows;
+            const int64_t copied = first + c.first_row + shared % t.segments.rows;
             ASSERT_EQ((first + c.first_row) % 8, 0);
-            ASSERT_GE(first + c.first_row, -t.guard);
-            ASSERT_LE(first + c.first_row + t.chunk_rows, t.rows + t.guard);
-            ASSERT_EQ(content(t, c.residue, copied), place(t, 0, want)) << "tile " << tile << " row " << i;
+            ASSERT_GE(first + c.first_row, -t.copy.guard);
+            ASSERT_LE(first + c.first_row + t.segments.rows, t.copy.rows + t.copy.guard);
+            ASSERT_EQ(content(t, c.component, copied), place(t, 0, want)) << "tile " << tile << " row " << i;
           }
         }
       }
@@ -299,17 +344,17 @@ void check_by_line(const ConvGeometry& geometry, const TileWish& wish, int& tile
   }
   EXPECT_EQ(steps, t.row_steps());
   EXPECT_EQ(static_cast<int64_t>(covered.size()),
-            int64_t{t.axis[0].windows} * t.axis[1].windows * t.axis[2].windows);
+            int64_t{t.conv.axis[0].windows} * t.conv.axis[1].windows * t.conv.axis[2].windows);
   EXPECT_EQ(std::set<int>(t.line_order.begin(), t.line_order.end()).size(),
-            static_cast<size_t>(t.axis[0].windows));
+            static_cast<size_t>(t.conv.axis[0].windows));
   // Every tile is some block's, once.
   std::set<int> shared;
   int count = 0;
-  for (const LineLeg& leg : t.legs) {
-    for (int s = leg.first; s < leg.first + leg.plain_turns * t.launched; ++s, ++count)
+  for (const LineByLine::LineLaunch& launch : t.parts) {
+    for (int s = launch.first; s < launch.first + launch.plain_waves * t.launched; ++s, ++count)
       shared.insert(t.line_order[s / t.tiles_per_plane] * t.tiles_per_plane + s % t.tiles_per_plane);
-    for (const auto& tiles : leg.last_tiles) {
-      for (const int tile : tiles) shared.insert(tile), ++count;
+    for (const auto& mine : launch.last_tiles) {
+      for (const int tile : mine) shared.insert(tile), ++count;
     }
   }
   EXPECT_EQ(count, t.tiles);
@@ -319,46 +364,47 @@ void check_by_line(const ConvGeometry& geometry, const TileWish& wish, int& tile
 
 // Pooled values in the output's memory and the copy's: no two at one place, each line's in the output where
 // its own channels will be, and none where its own launch or a later one still reads the input.
-void check_divided(ConvTiles t, int lines, int width, int& divided) {
-  const int64_t alone = int64_t{t.axis[1].windows} * t.c_out * lines * width * 4;
+void check_divided(LineByLine t, int lines, int width, int& divided) {
+  const int64_t alone = int64_t{t.conv.axis[1].windows} * t.conv.c_out * lines * width * 4;
   const int64_t copy = t.copy_bytes();
-  if (!divide_lines(t, lines, width)) return;
+  if (!t.divide(lines, width)) return;
   ++divided;
   G::set(t);
   EXPECT_LT(t.copy_bytes() - copy, alone);
-  ASSERT_EQ(t.legs.back().end, t.tiles);
+  ASSERT_EQ(t.parts.back().end, t.tiles);
   // The first launch that has tiles of a line, and the first byte of a plane that each launch reads.
-  std::vector<int> stores(t.axis[0].windows, 2);
+  std::vector<int> stores(t.conv.axis[0].windows, 2);
   int64_t read[] = {t.plane_bytes(), t.plane_bytes()};
-  for (int leg = 0; leg < static_cast<int>(t.legs.size()); ++leg) {
-    for (int s = t.legs[leg].first; s < t.legs[leg].end; ++s) {
+  for (int leg = 0; leg < static_cast<int>(t.parts.size()); ++leg) {
+    for (int s = t.parts[leg].first; s < t.parts[leg].end; ++s) {
       const int line = t.line_order[s / t.tiles_per_plane];
       stores[line] = std::min(stores[line], leg);
-      for (size_t g = 0; g + 1 < t.group_begin.size(); ++g) {
-        if (line + t.line_shift[g] < 0 || line + t.line_shift[g] >= t.axis[0].stored) continue;
-        const int64_t row = t.spare + t.guard + int64_t{line} * t.plane + t.chunks[g * t.axis[2].f].first_row;
-        ASSERT_GE(row, t.spare);
-        read[leg] = std::min(read[leg], row * t.row_bytes());
+      for (size_t g = 0; g + 1 < t.conv.group_begin.size(); ++g) {
+        if (line + t.line_shift[g] < 0 || line + t.line_shift[g] >= t.conv.axis[0].stored) continue;
+        const int64_t row = t.copy.spare + t.copy.guard + int64_t{line} * t.copy.plane +
+                            t.segments.list[g * t.conv.axis[2].f].first_row;
+        ASSERT_GE(row, t.copy.spare);
+        read[leg] = std::min(read[leg], row * t.conv.row_bytes());
       }
     }
   }
   read[0] = std::min(read[0], read[1]);
   std::set<int64_t> own, rest;
   const int64_t bytes = int64_t{width} * 64, place = int64_t{lines} * width * 32;
-  for (int n = 0; n < t.axis[1].windows; ++n) {
-    for (int block = 0; block < t.c_out / 16; ++block) {
+  for (int n = 0; n < t.conv.axis[1].windows; ++n) {
+    for (int block = 0; block < t.conv.c_out / 16; ++block) {
       for (int line = 0; line < lines; ++line) {
         if (index::own_line<G>(line)) {
           const int64_t at = index::own_at<G>(n, block, line);
           ASSERT_EQ(at % 16, 0);
-          ASSERT_EQ(at / place, n * (t.c_out / 16) + block);
+          ASSERT_EQ(at / place, n * (t.conv.c_out / 16) + block);
           ASSERT_LE(at % place + bytes, place);
           own.insert(at);
           continue;
         }
         const int64_t at = index::rest_at<G>(n, block, line);
         ASSERT_EQ(at % 16, 0);
-        ASSERT_LT(at / t.plane_bytes(), t.copy_planes());
+        ASSERT_LT(at / t.plane_bytes(), t.conv.copy_planes());
         ASSERT_LE(at % t.plane_bytes() + bytes, read[stores[line]]);
         rest.insert(at);
       }
@@ -380,38 +426,40 @@ TEST(CudaTiles, LinesMeetTheirInputs) {
     g.batch = pick(1, 40);
     g.c_in = pick(1, 140);
     g.c_out = pick(1, 128);
-    TileWish wish;
-    wish.multiprocessors = pick(1, 12);
-    wish.pooled = wish.by_line = wish.pool_leaves = true;
-    wish.input_lo = wish.weights_lo = pick(0, 1);
-    wish.all_outputs = pick(0, 1);
-    wish.reduces = pick(0, 1);
+    EpilogueNeeds needs;
+    needs.multiprocessors = pick(1, 12);
+    needs.pooled = needs.mixes_samples = needs.pool_leaves = true;
+    needs.input_lo = needs.weights_lo = pick(0, 1);
+    needs.all_outputs = pick(0, 1);
+    needs.reduces = pick(0, 1);
     for (size_t a = 0; a < 2; ++a) {
       add_axis(g, {pick(1, 12), pick(1, 5), a == 0 ? pick(1, 2) : 1, pick(1, 2), pick(0, 2)});
-      wish.pool[1 + a] = static_cast<int>(g.stride[a]) * pick(1, 2);
-      if (g.out[a] < wish.pool[1 + a]) wish.pool[1 + a] = 1;
+      needs.pool[1 + a] = static_cast<int>(g.stride[a]) * pick(1, 2);
+      if (g.out[a] < needs.pool[1 + a]) needs.pool[1 + a] = 1;
     }
     SCOPED_TRACE(round);
-    check_by_line(g, wish, tiled);
+    check_by_line(g, needs, tiled);
     if (HasFatalFailure()) return;
     g.c_out = (g.c_out + 15) / 16 * 16;
-    ConvTiles t;
-    if (!tile_by_line(g, wish, t)) continue;
-    check_divided(t, t.axis[0].out / t.axis[0].window, t.axis[2].out / t.axis[2].window, divided);
+    const std::optional<LineByLine> t = tile_line_by_line(g, needs);
+    if (!t) continue;
+    const auto& [line, sample, w] = t->conv.axis;
+    check_divided(*t, line.out / line.window, w.out / w.window, divided);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(tiled, 75);
   EXPECT_GT(divided, 50);
 }
 
-// Sweeps: the planes that a block's jobs read are those that are brought for it, in that order; and in them
-// every product meets its input, even rows in one view of the width and odd ones in the other.
-void check_sweep(const ConvTiles& t) {
+// Depth streaming: the planes that a block's jobs read are those that are brought for it, in that order; and
+// in them every product meets its input, even rows in one view of the width and odd ones in the other.
+void check_depth_streaming(const DepthStreaming& t) {
   G::set(t);
-  const auto& [d, h, w] = t.axis;
+  const auto& [d, h, w] = t.conv.axis;
   std::set<std::array<int64_t, 4>> covered;
-  for (size_t o = 0; o < t.owners.size(); ++o) {
-    const Owner& owner = t.owners[o];
+  const std::vector<int> part_of = part_of_steps(t.conv, parts_of(t.parts));
+  for (size_t o = 0; o < t.parts.size(); ++o) {
+    const DepthStreaming::ColumnPart& owner = t.parts[o];
     ASSERT_GT(owner.blocks, 0);
     for (int block = 0; block < owner.blocks; ++block) {
       const index::Walk<G> walk = index::walk_of<G>(block, owner.blocks, 0, t.tiles, owner.planes);
@@ -425,10 +473,10 @@ void check_sweep(const ConvTiles& t) {
       }
       ASSERT_EQ(static_cast<int>(brought.size()), walk.plane(walk.count - 1) + owner.planes);
       for (int k = 0; k < walk.count; ++k) {
-        const int job = walk.job(k), n = job * t.batch / t.tiles;
-        if (!t.abreast) {  // the sample's parts have a slot for every block that meets it
+        const int job = walk.job(k), n = job * t.conv.batch / t.tiles;
+        if (!t.side_by_side) {  // the sample's parts have a slot for every block that meets it
           ASSERT_EQ(index::block_of_job(job, t.tiles, owner.blocks), block);
-          const int slot = block - index::block_of_job(n * (t.tiles / t.batch), t.tiles, owner.blocks);
+          const int slot = block - index::block_of_job(n * (t.tiles / t.conv.batch), t.tiles, owner.blocks);
           ASSERT_GE(slot, 0);
           ASSERT_LT(slot, owner.slots);
         }
@@ -438,10 +486,10 @@ void check_sweep(const ConvTiles& t) {
             const index::Row row = index::row_of<G>(tile, q, i);
             if (!row.ok) continue;
             covered.insert({row.n, row.jd, row.jh, row.jw});
-            for (const Step& step : t.steps) {
-              if (step.owner != static_cast<int>(o)) continue;
-              const auto& [sd, sh, sw] = step.delta[0];
-              const PairView& v = t.views[sw & 1];
+            for (size_t s = 0; s < t.conv.steps.size(); ++s) {
+              if (part_of[s] != static_cast<int>(o)) continue;
+              const auto& [sd, sh, sw] = t.conv.steps[s].delta[0];
+              const DepthStreaming::PairView& v = t.views[sw & 1];
               // As the kernel's descriptors have it: eight-row groups are v.pairs rows apart.
               const int in_plane = index::pair_row<G>(q, v.pairs) + (sh - owner.line) * 2 * v.pairs +
                                    (sw - v.first) / 2 + i / 8 * v.pairs + i % 8;
@@ -449,12 +497,12 @@ void check_sweep(const ConvTiles& t) {
                         pair = in_plane % v.pairs;
               ASSERT_LT(line, t.tile_lines);
               const index::PairAt& at = brought[lowest + sd - owner.depth];
-              // As the copy engine's view has it.
+              // As TMA's view has it.
               const int64_t copied = int64_t{at.line + line - t.lines_before} * w.pitch + v.first +
                                      2 * (at.pair + pair) + parity;
               ASSERT_GE(at.line, 0);
-              ASSERT_GE(copied, -t.guard);
-              ASSERT_LT(copied, t.rows + t.guard);
+              ASSERT_GE(copied, -t.copy.guard);
+              ASSERT_LT(copied, t.copy.rows + t.copy.guard);
               const int want[3] = {row.jd + sd, row.jh + sh, row.jw + sw};
               ASSERT_EQ(content(t, 0, copied), place(t, row.n, want))
                   << "tile " << tile << " row " << q * 64 + i << " shifts " << sd << " " << sh << " " << sw;
@@ -464,40 +512,42 @@ void check_sweep(const ConvTiles& t) {
       }
     }
   }
-  EXPECT_EQ(static_cast<int64_t>(covered.size()), int64_t{t.batch} * d.windows * h.windows * w.windows);
-  EXPECT_EQ(std::set<int>(t.stream.begin(), t.stream.end()).size(), t.steps.size());
+  EXPECT_EQ(static_cast<int64_t>(covered.size()), int64_t{t.conv.batch} * d.windows * h.windows * w.windows);
+  EXPECT_EQ(std::set<int>(t.order.begin(), t.order.end()).size(), t.conv.steps.size());
 }
 
-TEST(CudaTiles, SweepsMeetTheirInputs) {
+TEST(CudaTiles, DepthStreamingMeetsItsInputs) {
   Pick pick{std::mt19937(7)};
-  int swept = 0, abreast = 0, runs = 0;
+  int depth_streaming = 0, abreast = 0, runs = 0;
   for (int round = 0; round < 500; ++round) {
     ConvGeometry g = pick_channels(pick, 40, 64);
-    TileWish wish;
-    wish.sweeps = true;
-    wish.store_phases = 2;
-    wish.input_lo = wish.weights_lo = pick(0, 1);
-    wish.float_rows = pick(0, 1);
-    wish.reduces = pick(0, 1);
-    wish.multiprocessors = pick(1, 20);
+    EpilogueNeeds needs;
+    needs.own_copy = true;
+    needs.store_phases = 2;
+    needs.input_lo = needs.weights_lo = pick(0, 1);
+    needs.float_rows = pick(0, 1);
+    needs.reduces = pick(0, 1);
+    needs.multiprocessors = pick(1, 20);
     for (size_t a = 0; a < g.spatial; ++a) {
       const bool width = a + 1 == g.spatial;
       add_axis(g, {width ? pick(12, 40) : pick(1, 9), pick(1, 4), width ? 2 : pick(1, 2), 1, pick(0, 1),
                    pick(0, 1)});
     }
     SCOPED_TRACE(round);
-    ConvTiles t;
     std::string why;
-    if (!tile_conv(g, wish, t, why) || !t.swept) continue;
-    ++swept;
-    abreast += t.abreast;
-    runs += t.abreast && t.run > 1;
-    ASSERT_LE(t.shared_bytes(), wish.shared_limit);
-    check_sweep(t);
+    const auto schedule = choose_schedule(g, needs, why);
+    const auto* streaming = dynamic_cast<const DepthStreaming*>(schedule.get());
+    if (!streaming) continue;
+    const DepthStreaming& t = *streaming;
+    ++depth_streaming;
+    abreast += t.side_by_side;
+    runs += t.side_by_side && t.run > 1;
+    ASSERT_LE(t.shared_bytes(), needs.shared_limit);
+    check_depth_streaming(t);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(swept, 20);
-  EXPECT_GT(swept, abreast + 5);
+  EXPECT_GT(depth_streaming, 20);
+  EXPECT_GT(depth_streaming, abreast + 5);
   EXPECT_GT(abreast, runs);
   EXPECT_GT(runs, 0);
 }
@@ -507,38 +557,40 @@ TEST(CudaTiles, SweepsMeetTheirInputs) {
 TEST(CudaTiles, BatchNormGoesByLine) {
   const ConvGeometry g{2, 512, 64, 128, 1, {32, 32}, {34, 34}, {5, 5}, {1, 1}, {1, 1}, {1, 1}};
   for (const bool exact : {false, true}) {
-    ConvTiles t;
     std::string why;
-    TileWish wish;
-    wish.whole_columns = false;
-    wish.pool = {1, 2, 2};
-    wish.pooled = wish.by_line = wish.pool_leaves = wish.reduces = true;
-    wish.input_lo = wish.weights_lo = exact;
-    wish.shared_limit = 223 << 10;
-    ASSERT_TRUE(tile_conv(g, wish, t, why)) << why;
-    EXPECT_TRUE(t.by_line);
-    EXPECT_EQ(t.n, 128);
+    EpilogueNeeds needs;
+    needs.whole_columns = false;
+    needs.pool = {1, 2, 2};
+    needs.pooled = needs.mixes_samples = needs.pool_leaves = needs.reduces = true;
+    needs.input_lo = needs.weights_lo = exact;
+    needs.shared_limit = 223 << 10;
+    const auto schedule = choose_schedule(g, needs, why);
+    ASSERT_TRUE(schedule) << why;
+    auto* by_line = dynamic_cast<LineByLine*>(schedule.get());
+    ASSERT_TRUE(by_line);
+    LineByLine& t = *by_line;
+    EXPECT_EQ(t.conv.n, 128);
     EXPECT_EQ(t.row_steps(), 512. * 18 * 2 * 158 * 5);
     // 11376 lines of taps for 132 blocks: 86.2 each. No block has more than 88, or 85 in ten tiles.
-    ASSERT_EQ(t.legs.size(), 1u);
-    EXPECT_EQ(t.legs[0].plain_turns, 0);
+    ASSERT_EQ(t.parts.size(), 1u);
+    EXPECT_EQ(t.parts[0].plain_waves, 0);
     auto lines_of = [&](const std::vector<int>& tiles) {
       int lines = 0;
       for (const int tile : tiles)
         lines += t.lines_at(tile / t.tiles_per_plane, 0) + t.lines_at(tile / t.tiles_per_plane, 1);
       return lines;
     };
-    for (const auto& tiles : t.legs[0].last_tiles) EXPECT_LE(lines_of(tiles), tiles.size() > 9 ? 85 : 88);
+    for (const auto& tiles : t.parts[0].last_tiles) EXPECT_LE(lines_of(tiles), tiles.size() > 9 ? 85 : 88);
     // In two launches no more, if the second one's blocks begin where the first one's are done; and an eighth
     // more memory for half of the pooled values.
     const int64_t copy = t.copy_bytes();
-    ASSERT_TRUE(divide_lines(t, 17, 17));
-    ASSERT_EQ(t.legs.size(), 2u);
+    ASSERT_TRUE(t.divide(17, 17));
+    ASSERT_EQ(t.parts.size(), 2u);
     std::vector<int> days;
-    for (const auto& tiles : t.legs[0].last_tiles) days.push_back(lines_of(tiles));
+    for (const auto& tiles : t.parts[0].last_tiles) days.push_back(lines_of(tiles));
     std::ranges::sort(days);
     EXPECT_GE(days.front(), days.back() - 5);  // so that nobody waits long
-    for (size_t b = 0; b < days.size(); ++b) EXPECT_LE(days[b] + lines_of(t.legs[1].last_tiles[b]), 89);
+    for (size_t b = 0; b < days.size(); ++b) EXPECT_LE(days[b] + lines_of(t.parts[1].last_tiles[b]), 89);
     EXPECT_LE(t.copy_bytes(), copy + copy / 8);
   }
 }
@@ -560,7 +612,7 @@ TEST(CudaTiles, ScalesFit) {
             EXPECT_LE(high + f.shift, 14);                // |x| < 2^15: fp16 holds 65504
             EXPECT_GE(small + f.shift - 23, -25 - f.lo);  // lo's error is within 2^-23 of the row's largest
             EXPECT_TRUE(f.lo == lo || high - small > 16 ||
-                        14 - high > 100);  // the wish is granted where it can be
+                        14 - high > 100);  // the needs is granted where it can be
           }
         }
       }
@@ -570,25 +622,24 @@ TEST(CudaTiles, ScalesFit) {
 
 TEST(CudaTiles, DocumentsUseAllRows) {
   ConvGeometry g{3, 2, 32, 64, 1, {16, 32, 32}, {32, 64, 64}, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
-  ConvTiles t;
   std::string why;
-  TileWish wish;
-  wish.store_phases = 2;
-  ASSERT_TRUE(tile_conv(g, wish, t, why)) << why;
-  EXPECT_EQ(t.efficiency(), 1);
-  EXPECT_TRUE(t.boxes);
-  check(g, wish);
+  EpilogueNeeds needs;
+  needs.store_phases = 2;
+  const auto schedule = choose_schedule(g, needs, why);
+  ASSERT_TRUE(schedule) << why;
+  EXPECT_EQ(schedule->efficiency(), 1);
+  EXPECT_TRUE(schedule->constants().boxes);
+  check(g, needs);
 }
 
 TEST(CudaTiles, RefusesWhatItCannotTile) {
   ConvGeometry g{2, 1, 8, 8, 2, {8, 8}, {16, 16}, {3, 3}, {2, 2}, {1, 1}, {1, 1}};
-  ConvTiles t;
   std::string why;
-  EXPECT_FALSE(tile_conv(g, {}, t, why));
+  EXPECT_FALSE(choose_schedule(g, {}, why));
   EXPECT_NE(why.find("groups"), std::string::npos);
   g.groups = 1;
   g.c_out = 200;
-  EXPECT_FALSE(tile_conv(g, {}, t, why));
+  EXPECT_FALSE(choose_schedule(g, {}, why));
   EXPECT_NE(why.find("200"), std::string::npos);
 }
 

@@ -1,4 +1,5 @@
-#include "engine/cuda/fuse.h"
+#include "engine/cuda/code.h"
+#include "engine/cuda/conv_kernels.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
@@ -7,9 +8,12 @@ namespace upweave::cuda {
 
 // Partials are [tile and part of it][column][count or largest, mean, rest]. Which of them belong to a set:
 // all tiles for a channel of the batch, a sample's tiles otherwise. Float64, in a fixed order.
-void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
-  const int64_t columns = int64_t{t.n} * t.column_blocks, all_tiles = t.partials(),
-                tiles_per_sample = all_tiles / t.batch;
+std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
+  const Fusion& f = k.fusion;
+  const Convolution& conv = k.schedule->conv;
+  std::vector<Launch> launches;
+  const int64_t columns = int64_t{conv.n} * conv.column_blocks, all_tiles = k.schedule->partials(),
+                tiles_per_sample = all_tiles / conv.batch;
   for (const Id id : f.nodes) {
     if (!f.reduction[id]) continue;
     const Node& node = l.graph[id];
@@ -31,10 +35,14 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
                         norm.groups, tiles_per_sample, each);
       }
     }
-    const std::string part = fmt::format(
-        "{} constexpr i64 n = {}ll; auto part = [&](i64 k, int w) {{ return ((const float*)(a.ws + "
-        "{}ll))[((tile0 + k / {}) * {} + c0 + k % {}) * 3 + w]; }};",
-        first, tiles * each, l.partials[id], each, columns, each);
+    const std::string part = code(
+        "$first constexpr i64 n = $count$ll; auto part = [&](i64 k, int w) { return ((const float*)(a.ws + "
+        "$at$ll))[((tile0 + k / $each) * $columns + c0 + k % $each) * 3 + w]; };",
+        {{"first", first},
+         {"count", tiles * each},
+         {"at", l.partials[id]},
+         {"each", each},
+         {"columns", columns}});
     const std::string out = l.source.address(id), type = l.source.type(id);
     std::string text;
     if (is(node, Op::kMoments)) {
@@ -50,10 +58,10 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
       text =
           (node.in[0] == f.conv
                ? fmt::format(
-                     "const Scale& sx = *(const Scale*)(a.ws + G{0}::kScale), &sw = *(const Scale*)(a.packed "
-                     "+ G{0}::kWeightScale); "
+                     "const Scale& sx = *(const Scale*)(a.ws + {0}::kScale), &sw = *(const Scale*)(a.packed "
+                     "+ {0}::kWeightScale); "
                      "const double down = sx.other_path | sw.other_path ? 1. : (double)sx.down * sw.down; ",
-                     l.convs - 1)
+                     k.name())
                : "const double down = 1.; ") +
           text;
     } else if (is(node, Op::kSoftmaxStats)) {
@@ -72,8 +80,10 @@ void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t) {
           "store<{}>({}, blockIdx.x, (float)(s{}));",
           kind, type, out, is(node, Op::kMean) ? fmt::format(" / {}.", voxels) : "");
     }
-    l.kernel(fmt::format("combine_{}_{}", id, l.convs), part + text, sets, tiles * each > 1024 ? 512 : 128);
+    launches.push_back(l.kernel(fmt::format("combine_{}_{}", id, k.index + 1), part + text, sets,
+                                tiles * each > 1024 ? 512 : 128));
   }
+  return launches;
 }
 
 }  // namespace upweave::cuda

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/dtype.h"
+#include "engine/cuda/cost.h"
 #include "engine/cuda/cubin.h"
 #include "engine/cuda/nvrtc.h"
 #include "engine/engine.h"
@@ -68,20 +69,20 @@ Chip chip_of(const std::optional<Device>& device) {
 }
 
 double predict(const Launch& launch, const Rates& rates) {
-  // One warpgroup a multiprocessor has nobody to multiply while it waits for operands or is in its epilogue:
-  // it was seen to reach a third (kernelbench-61 and 77). Fewer blocks than multiprocessors leave some idle.
-  constexpr double kOneWarpgroup = 1 / 3.0;
+  // Fewer blocks than multiprocessors leave some idle.
   constexpr int kWarpgroup = 128;
+  const Work& work = launch.work;
   const double blocks = static_cast<double>(launch.grid[0]) * launch.grid[1];
   const bool alone = launch.block == kWarpgroup && launch.shared > rates.shared_bytes / 2;
   const double share = std::min(1.0, blocks / rates.multiprocessors) * (alone ? kOneWarpgroup : 1);
-  const double singly = launch.singly * Rates().scalar / rates.scalar;
-  const double products = launch.products / (rates.tensor * share),
-               operations = launch.operations / rates.scalar, memory = launch.bytes / rates.memory;
-  if (alone) return std::max({products + operations, memory, singly}) + rates.launch;
-  if (!launch.overlaps) return std::max(products + operations, memory) + singly + rates.launch;
+  const double value_seconds = work.value_seconds * Rates().scalar / rates.scalar;
+  const double products = work.products / (rates.tensor * share), operations = work.operations / rates.scalar,
+               memory = work.bytes / rates.memory;
+  if (alone) return std::max({products + operations, memory, value_seconds}) + rates.launch;
+  if (!work.overlaps) return std::max(products + operations, memory) + value_seconds + rates.launch;
   const double longest = std::max({products, operations, memory});
-  return std::max(longest + (products + operations + memory - longest) / 6, singly) + rates.launch;
+  return std::max(longest + (products + operations + memory - longest) / kHidden, value_seconds) +
+         rates.launch;
 }
 
 double predict(const Lowered& lowered, const Rates& rates) {
@@ -113,10 +114,11 @@ std::vector<std::string> describe(const FusedPlan& plan, const Options& options,
   const double total = predict(lowered, rates);
   for (const Launch& launch : lowered.run) {
     const double seconds = predict(launch, rates);
+    const auto& [products, operations, bytes, value_seconds, overlaps] = launch.work;
     std::string work;
-    if (launch.products > 0) work += fmt::format(", {:.1f} GFLOP on tensor cores", launch.products * 1e-9);
-    if (launch.operations > 0) work += fmt::format(", {:.2f} GFLOP beside them", launch.operations * 1e-9);
-    if (launch.bytes > 0) work += fmt::format(", {:.1f} MB", launch.bytes * 1e-6);
+    if (products > 0) work += fmt::format(", {:.1f} GFLOP on tensor cores", products * 1e-9);
+    if (operations > 0) work += fmt::format(", {:.2f} GFLOP beside them", operations * 1e-9);
+    if (bytes > 0) work += fmt::format(", {:.1f} MB", bytes * 1e-6);
     line("run ", launch, fmt::format("; {}{}", milliseconds(seconds), work));
   }
   lines.push_back(fmt::format("memory: {:.1f} MB of packed weights, {:.1f} MB of workspace",

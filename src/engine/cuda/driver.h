@@ -41,7 +41,7 @@ struct Driver {
   int (*function_set)(Function, int, int);
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,
                 void**, void**);
-  // From CUDA 12 on, or null: makes a map of a tensor, by which the copy engine goes through it.
+  // From CUDA 12 on, or null: makes a map of a tensor, by which TMA goes through it.
   int (*tensor_map)(void*, int, unsigned, void*, const uint64_t*, const uint64_t*, const unsigned*,
                     const unsigned*, int, int, int, int);
   // Beside `launch`, from CUDA 12.3 on, or null: a kernel that may be launched while the one before it still

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "graph/operation.h"
 
@@ -10,7 +11,7 @@ EpilogueText EpilogueWriter::write() {
   EpilogueText text;
   text.point = coordinates(false) + load_sums();
   for (const Id id : f_.nodes) {
-    if (id == f_.conv || (t_.joins() && f_.behind_pool[id] && id != f_.pool)) continue;
+    if (id == f_.conv || (form_.lines && f_.behind_pool[id] && id != f_.pool)) continue;
     std::string& part = f_.behind_pool[id] && id != f_.pool ? text.window : text.point;
     if (id == f_.pool) {
       text.pool += pool_start(id);
@@ -18,15 +19,15 @@ EpilogueText EpilogueWriter::write() {
         text.row += pool_row(id);
       else
         text.point += pool_update(id);
-      text.window += t_.joins() ? keep_row() : coordinates(true) + pool_result(id);
-      if (t_.joins()) join_rows(text);
+      text.window += form_.lines ? keep_row() : coordinates(true) + pool_result(id);
+      if (form_.lines) combine_rows(text);
     } else if (moments_of_sums(id)) {
-      text.state +=
-          fmt::format("{1}<G> w{0}; w{0}.clear();\n", id, t_.by_line ? "RunningMoments" : "Moments");
+      text.state += fmt::format("{1}<G> w{0}; w{0}.clear();\n", id,
+                                form_.parts_by_block ? "RunningMoments" : "Moments");
       text.sums += moments_update(id);
       text.finish += reduction_flush(id);
     } else if (f_.reduction[id]) {
-      (t_.swept ? text.kept : text.state) += reduction_state(id);
+      (form_.parts_by_sample ? text.kept : text.state) += reduction_state(id);
       part += reduction_update(id);
       text.finish += reduction_flush(id);
     } else {
@@ -34,46 +35,58 @@ EpilogueText EpilogueWriter::write() {
     }
   }
   for (const Id id : f_.stores) {
-    if (f_.behind_pool[id] && t_.joins()) continue;  // join_rows stores it
+    if (f_.behind_pool[id] && form_.lines) continue;  // join_rows stores it
     (f_.behind_pool[id] ? text.window : text.point) += store(id);
   }
   text.state = column_constants() + norm_state_ + text.state;
   return text;
 }
 
-const char* EpilogueWriter::sum() const {
-  return t_.swept ? "sum[ph % 2][0][i / 2 * 4 + ph / 2 * 2 + i % 2]"
-                  : "sum[ph][s][i / 2 * 4 + r * 2 + i % 2]";
-}
-
 std::string EpilogueWriter::load_sums() {
   if (lazy()) return function(f_.conv, fmt::format("{} * down", sum()));
-  return fmt::format("float y{}[PH][G::kN / 4];\n{}{}y{}[ph][i] = {} * down;\n", f_.conv, kEach, kColumns,
-                     f_.conv, sum());
+  return code("float y$id[PH][G::kN / 4];\n$phases$$columns$y$id[ph][i] = $sum * down;\n",
+              {{"id", f_.conv}, {"phases", kEach}, {"columns", kColumns}, {"sum", sum()}});
 }
 
 std::string EpilogueWriter::coordinates(bool behind) const {
-  const auto& [d, h, w] = t_.axis;
-  // By line: the row's depth is the height, its height the sample.
-  const char* n = t_.by_line ? "row.jh" : "row.n";
+  const auto& [d, h, w] = conv_.axis;
+  // The row's depth may be the height, and its height the sample.
+  const bool by_line = form_.height_is_sample;
+  const char* n = by_line ? "row.jh" : "row.n";
   if (behind) {
     const std::string place =
-        t_.by_line ? "od = 0, oh = ok ? row.jd : 0" : "od = ok ? row.jd : 0, oh = ok ? row.jh : 0";
-    return fmt::format(
+        by_line ? "od = 0, oh = ok ? row.jd : 0" : "od = ok ? row.jd : 0, oh = ok ? row.jh : 0";
+    return code(
         "constexpr int PH = 1; (void)PH;\n"
-        "const bool ok = row.ok && row.jd < {} && row.jh < {} && row.jw < {};\n"
-        "const int n = ok ? {} : 0, {}, ow0 = ok ? row.jw : 0;\n{}",
-        pooled_extent(t_.by_line ? 1 : 0), t_.by_line ? h.out : pooled_extent(1), pooled_extent(2), n, place,
-        at_text(1, f_.pool));
+        "const bool ok = row.ok && row.jd < $depth && row.jh < $height && row.jw < $width;\n"
+        "const int n = ok ? $n : 0, $place, ow0 = ok ? row.jw : 0;\n$at",
+        {{"depth", pooled_extent(by_line ? 1 : 0)},
+         {"height", by_line ? h.out : pooled_extent(1)},
+         {"width", pooled_extent(2)},
+         {"n", n},
+         {"place", place},
+         {"at", at_text(1, f_.pool)}});
   }
-  const char* place = t_.by_line ? "od = 0, oh = ok ? rd : 0" : "od = ok ? rd : 0, oh = ok ? rh : 0";
-  return fmt::format(
-      "constexpr int PH = {};\n"
-      "const int rd = row.jd * {} + ud * {} + ed, rh = row.jh * {} + uh * {} + eh, rw = row.jw * {} + uw * "
-      "{} + ew;\nconst bool ok = row.ok && rd < {} && rh < {} && rw < {};\n"
-      "const int n = ok ? {} : 0, {}, ow0 = ok ? rw : 0;\n{}",
-      phases(), d.window, d.stride, h.window, h.stride, w.window, w.stride, d.out, h.out, w.out, n, place,
-      at_text(phases(), f_.conv));
+  const char* place = by_line ? "od = 0, oh = ok ? rd : 0" : "od = ok ? rd : 0, oh = ok ? rh : 0";
+  return code(
+      "constexpr int PH = $phases;\n"
+      "const int rd = row.jd * $windowD + ud * $strideD + ed, rh = row.jh * $windowH + uh * $strideH + eh, "
+      "rw = row.jw * $windowW + uw * "
+      "$strideW + ew;\nconst bool ok = row.ok && rd < $outD && rh < $outH && rw < $outW;\n"
+      "const int n = ok ? $n : 0, $place, ow0 = ok ? rw : 0;\n$at",
+      {{"phases", phases()},
+       {"windowD", d.window},
+       {"strideD", d.stride},
+       {"windowH", h.window},
+       {"strideH", h.stride},
+       {"windowW", w.window},
+       {"strideW", w.stride},
+       {"outD", d.out},
+       {"outH", h.out},
+       {"outW", w.out},
+       {"n", n},
+       {"place", place},
+       {"at", at_text(phases(), f_.conv)}});
 }
 
 int64_t EpilogueWriter::pooled_extent(size_t axis) const {
@@ -95,11 +108,11 @@ std::string EpilogueWriter::at_text(int ph, Id id) const {
 }
 
 std::string EpilogueWriter::column() const {
-  return padded_ ? fmt::format("min({}, {})", raw_column(), t_.c_out - 1) : raw_column();
+  return padded_ ? fmt::format("min({}, {})", raw_column(), conv_.c_out - 1) : raw_column();
 }
 
 std::string EpilogueWriter::masked(const std::string& x, const char* other) const {
-  return padded_ ? fmt::format("({} < {} ? {} : {})", raw_column(), t_.c_out, x, other) : x;
+  return padded_ ? fmt::format("({} < {} ? {} : {})", raw_column(), conv_.c_out, x, other) : x;
 }
 
 bool EpilogueWriter::one_a_column(Id id, const Shape& shape) const {
@@ -109,7 +122,7 @@ bool EpilogueWriter::one_a_column(Id id, const Shape& shape) const {
     for (size_t a = 2; a < own.size(); ++a) {
       if (own[a] != 1) return false;
     }
-    return own[0] == 1 || t_.one_sample();
+    return own[0] == 1 || form_.one_sample;
   }
   const Shape strides = broadcast_strides(l_.graph[id].shape, shape);
   for (size_t a = 0; a < strides.size(); ++a) {
@@ -135,8 +148,8 @@ std::string EpilogueWriter::column_constants() const {
       "warpgroup_sync();\nfor (int j = threadIdx.x % 128; j < G::kN; j += 128) {{\n"
       "  const At at = At{{{{sample, min((int)blockIdx.y * G::kN + j, G::kCOut - 1), 0, 0, 0}}}};\n",
       constants_.size(), f_.pool != kNone ? "volatile " : "",
-      t_.by_line ? "0" : "min(row_of<G>(tile, 0, 0).n, G::kBatch - 1)",
-      t_.held ? "columns_of != sample && (columns_of = sample, true)" : "true");
+      form_.height_is_sample ? "0" : "min(row_of<G>(tile, 0, 0).n, G::kBatch - 1)",
+      form_.many_tiles ? "columns_of != sample && (columns_of = sample, true)" : "true");
   for (size_t k = 0; k < constants_.size(); ++k)
     text += fmt::format("  columns[{}][j] = {};\n", k, constants_[k]);
   return text + "}\nwarpgroup_sync();\n}\n";
@@ -164,8 +177,8 @@ std::string EpilogueWriter::read(Id id, const Shape& shape) {
   return one_a_column(id, shape) ? constant(memory) : memory;
 }
 
-EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t) {
-  return EpilogueWriter(l, f, t).write();
+EpilogueText epilogue(Lowering& l, const Fusion& f, const Schedule& t, const EpilogueForm& form) {
+  return EpilogueWriter(l, f, t, form).write();
 }
 
 }  // namespace upweave::cuda

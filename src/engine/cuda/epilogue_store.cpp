@@ -1,13 +1,14 @@
 #include <algorithm>
 
 #include "base/dtype.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "graph/operation.h"
 
 // What leaves the registers: pools, stores and reductions over space.
 namespace upweave::cuda {
 
-const char* pool_join(const Node& node) {
+const char* pool_combine(const Node& node) {
   return is(node, Op::kAvgPool) ? "add2" : is(node, Op::kMaxPool) ? "max_nan" : "min_nan";
 }
 
@@ -15,7 +16,7 @@ const char* reduction_start(const Node& node) {
   return is(node, Op::kMax) || is(node, Op::kSoftmaxStats) ? "-kInf" : is(node, Op::kMin) ? "kInf" : "0.f";
 }
 
-const char* reduction_join(const Node& node) {
+const char* reduction_combine(const Node& node) {
   return is(node, Op::kMax) ? "max_nan" : is(node, Op::kMin) ? "min_nan" : "add2";
 }
 
@@ -31,7 +32,7 @@ std::string EpilogueWriter::flip(Id id) {
 std::string EpilogueWriter::pool_start(Id id) const {
   const Node& node = l_.graph[id];
   return fmt::format(
-      "float pool[G::kPieces][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kPieces; ++p)\n"
+      "float pool[G::kSubtiles][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kSubtiles; ++p)\n"
       "#pragma unroll\nfor (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
       kColumns,
       is(node, Op::kAvgPool)   ? "0.f"
@@ -42,8 +43,13 @@ std::string EpilogueWriter::pool_start(Id id) const {
 std::string EpilogueWriter::pool_update(Id id) {
   const Node& node = l_.graph[id];
   const std::string sign = flip(id);
-  return fmt::format("{0}{1}{{ {2}pool[p][r][i] = {3}(pool[p][r][i], {4}y{5}[ph][i]); }}\n", kEach, kColumns,
-                     sign, pool_join(node), sign.empty() ? "" : "flip * ", node.in[0]);
+  return code("$phases$$columns{ $sign$pool[p][r][i] = $combine(pool[p][r][i], $flip$y$x[ph][i]); }\n",
+              {{"phases", kEach},
+               {"columns", kColumns},
+               {"sign", sign},
+               {"combine", pool_combine(node)},
+               {"flip", sign.empty() ? "" : "flip * "},
+               {"x", node.in[0]}});
 }
 
 std::string EpilogueWriter::pool_row(Id id) {
@@ -51,27 +57,39 @@ std::string EpilogueWriter::pool_row(Id id) {
   return fmt::format(
       "{}{{ {}_Pragma(\"unroll\") for (int s = 0; s < G::kSums; ++s) pool[0][r][i] = {}(pool[0][r][i], "
       "{}sum[0][s][i / 2 * 4 + r * 2 + i % 2]); }}\n",
-      kColumns, sign, pool_join(l_.graph[id]), sign.empty() ? "" : "flip * ");
+      kColumns, sign, pool_combine(l_.graph[id]), sign.empty() ? "" : "flip * ");
 }
 
 std::string EpilogueWriter::pool_result(Id id) {
   const Node& node = l_.graph[id];
-  const auto& [d, h, w] = t_.axis;
+  const auto& [d, h, w] = conv_.axis;
   const std::string sign = flip(id);
   std::string scale = sign.empty() ? "" : " * flip";
   if (is(node, Op::kAvgPool)) scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)));
   if (pools_sums(id)) scale += " * down";
-  if (!t_.pool_in_memory) {
+  if (!form_.pool_in_memory) {
     return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
                        kColumns, sign, scale);
   }
-  // What the classes before left is where the result will be; the last class takes the scale or the sign.
-  return fmt::format(
-      "if (ok && group > 0) {{ {1}{2}{{ {3}pool[p][r][i] = {4}(pool[p][r][i], load<{5}>({6}, {7})); }} }}\n"
-      "if (group == {9}) {{ {2}{{ {8}pool[p][r][i] = pool[p][r][i]{10}; }} }}\nfloat y{0}[1][G::kN / 4];\n"
-      "{2}y{0}[0][i] = pool[p][r][i];\n",
-      id, store_base(id), kColumns, column_exists(), pool_join(node), l_.source.type(id), store_to(id),
-      store_at(id), sign, t_.phases.size() - 1, scale);
+  // What the phases before left is where the result will be; the last one takes the scale or the sign.
+  return code(
+      "if (ok && group > 0) { $base$$columns{ $exists$pool[p][r][i] = $combine(pool[p][r][i], "
+      "load<$type>($to, "
+      "$at)); } }\n"
+      "if (group == $last) { $columns{ $sign$pool[p][r][i] = pool[p][r][i]$scale; } }\nfloat y$id[1][G::kN / "
+      "4];\n"
+      "$columns$y$id[0][i] = pool[p][r][i];\n",
+      {{"id", id},
+       {"base", store_base(id)},
+       {"columns", kColumns},
+       {"exists", column_exists()},
+       {"combine", pool_combine(node)},
+       {"type", l_.source.type(id)},
+       {"to", store_to(id)},
+       {"at", store_at(id)},
+       {"sign", sign},
+       {"last", conv_.phases.size() - 1},
+       {"scale", scale}});
 }
 
 int64_t EpilogueWriter::voxels_of(Id id) const {
@@ -95,9 +113,9 @@ std::string EpilogueWriter::store_base(Id id) const {
   if (blocked(id)) {
     return fmt::format(
         "const i64 base = (((i64)n * {0} + blockIdx.y * (G::kN / 16)) * {1}ll + {2}) * 16 + 2 * t;\n",
-        t_.c_out / 16, voxels_of(id), voxel_at(id));
+        conv_.c_out / 16, voxels_of(id), voxel_at(id));
   }
-  return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", t_.c_out, voxels_of(id),
+  return fmt::format("const i64 base = ((i64)n * {} + column0) * {}ll + {};\n", conv_.c_out, voxels_of(id),
                      voxel_at(id));
 }
 
@@ -110,12 +128,13 @@ std::string EpilogueWriter::store_at(Id id) const {
 }
 
 bool EpilogueWriter::pairs_rows(Id id) const {
-  return f_.behind_pool[id] && !f_.scalar[id] && t_.boxes && !padded_ && l_.source.places[id].element &&
-         l_.options.dtype != Dtype::kF32 && l_.graph[id].shape.back() % 2 == 0;
+  return f_.behind_pool[id] && !f_.scalar[id] && form_.row_pairs && !padded_ &&
+         l_.source.places[id].element && l_.options.dtype != Dtype::kF32 &&
+         l_.graph[id].shape.back() % 2 == 0;
 }
 
 std::string EpilogueWriter::column_exists() const {
-  return padded_ ? fmt::format("if ({} < {}) ", raw_column(), t_.c_out) : "";
+  return padded_ ? fmt::format("if ({} < {}) ", raw_column(), conv_.c_out) : "";
 }
 
 std::string EpilogueWriter::store(Id id) {
@@ -129,10 +148,17 @@ std::string EpilogueWriter::store(Id id) {
     l_.out.output_alignment = std::max(l_.out.output_alignment, bytes);
   }
   if (f_.scalar[id]) {
-    return fmt::format(
-        "if (ok && t == 0) {{\n"
-        "{}if (ph == 0 || ow0 + ph < {}) store<{}>({}, (i64)n * {} + {} + ph, y{}[ph]); }}\n",
-        kEach, width, type, to, voxels_of(id), voxel_at(id), id);
+    return code(
+        "if (ok && t == 0) {\n"
+        "$phases$if (ph == 0 || ow0 + ph < $width) store<$type>($to, (i64)n * $voxels + $voxel + ph, "
+        "y$id[ph]); }\n",
+        {{"phases", kEach},
+         {"width", width},
+         {"type", type},
+         {"to", to},
+         {"voxels", voxels_of(id)},
+         {"voxel", voxel_at(id)},
+         {"id", id}});
   }
   const std::string check = column_exists(), base = store_base(id), at = store_at(id);
   if (blocked(id)) {
@@ -141,31 +167,51 @@ std::string EpilogueWriter::store(Id id) {
         "{2}) = make_float2(y{3}[0][i], y{3}[0][i + 1]); }}\n",
         base, to, at, id);
   }
-  if (t_.staging > 0) return staged_store(id);
+  if (form_.staged) return staged_store(id);
   if (ph > 1 && width % ph == 0) {  // all phases at once: whole sectors
-    return fmt::format(
-        "if (ok) {{ {}{}{}{{ float row[PH]; {}row[ph] = {}; store_row<{}>({}, {}, row); }} }}\n", base,
-        kColumns, check, kEach, element(id), type, to, at);
+    return code(
+        "if (ok) { $base$$columns$$exists{ float row[PH]; $phases$row[ph] = $y; store_row<$type>($to, $at, "
+        "row); } }\n",
+        {{"base", base},
+         {"columns", kColumns},
+         {"exists", check},
+         {"phases", kEach},
+         {"y", element(id)},
+         {"type", type},
+         {"to", to},
+         {"at", at}});
   }
   if (pairs_rows(id)) {
-    return fmt::format(
-        "{{ {0}const i64 pair = base + (lane & 4 ? {1}ll - 1 : 0);\n_Pragma(\"unroll\") for (int i = 0; i < "
-        "G::kN / 4; i += 2) {{\nconst u32 both = pair_rows<{2}>(y{3}[0][i], y{3}[0][i + 1]);\n"
-        "if (ok) *(u32*)(({2}*){4} + pair + 4 * i * {1}ll) = both; }} }}\n",
-        base, voxels_of(id), type, id, to);
+    return code(
+        "{ $base$const i64 pair = base + (lane & 4 ? $voxels$ll - 1 : 0);\n_Pragma(\"unroll\") for (int i = "
+        "0; i < "
+        "G::kN / 4; i += 2) {\nconst u32 both = pair_rows<$type>(y$id[0][i], y$id[0][i + 1]);\n"
+        "if (ok) *(u32*)(($type*)$to + pair + 4 * i * $voxels$ll) = both; } }\n",
+        {{"base", base}, {"voxels", voxels_of(id)}, {"type", type}, {"id", id}, {"to", to}});
   }
   const std::string each = fmt::format("store<{}>({}, {} + ph, {});", type, to, at, element(id)),
                     real = fmt::format("if (ph == 0 || ow0 + ph < {}) ", width);
   if (lazy())  // column by column
-    return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kColumns, check, kEach, real, each);
-  return fmt::format("if (ok) {{ {}{}{}{{\n{}{}{} }} }}\n", base, kEach, real, kColumns, check, each);
+    return code("if (ok) { $base$$columns$$exists{\n$phases$$real$$store } }\n", {{"base", base},
+                                                                                  {"columns", kColumns},
+                                                                                  {"exists", check},
+                                                                                  {"phases", kEach},
+                                                                                  {"real", real},
+                                                                                  {"store", each}});
+  return code("if (ok) { $base$$phases$$real{\n$columns$$exists$$store } }\n", {{"base", base},
+                                                                                {"phases", kEach},
+                                                                                {"real", real},
+                                                                                {"columns", kColumns},
+                                                                                {"exists", check},
+                                                                                {"store", each}});
 }
 
 std::string EpilogueWriter::staged_store(Id id) const {
-  // 16 channels of a warp's 32 outputs by the copy engine, which leaves out what is beyond the line. What
+  // 16 channels of a warp's 32 outputs by TMA, which leaves out what is beyond the line. What
   // it needs is the same in all lanes, for the compiler too.
   return fmt::format(
-      "{{ const u32 staged = __shfl_sync(~0u, shared + Sweep<G>::kStaged + threadIdx.x / 32 * G::kStaging, "
+      "{{ const u32 staged = __shfl_sync(~0u, shared + DepthStream<G>::kStaged + threadIdx.x / 32 * "
+      "G::kStaging, "
       "0);\n"
       "const int w0 = __shfl_sync(~0u, ow0, 0), h0 = __shfl_sync(~0u, oh, 0), d0 = __shfl_sync(~0u, od, "
       "0), n0 = __shfl_sync(~0u, ok ? n : -1, 0);\n#pragma unroll\n"
@@ -174,7 +220,7 @@ std::string EpilogueWriter::staged_store(Id id) const {
       "stage_free();\n#pragma unroll\n"
       "for (int k = 0; k < 4; ++k) stage(staged, 8 * (k / 2) + 2 * t + k % 2, rows[k]);\n"
       "stage_store(maps.output, staged, w0, h0, d0, n0 * {2} + 16 * part, n0 >= 0);\n}} }}\n",
-      kEach, element(id), t_.c_out);
+      kEach, element(id), conv_.c_out);
 }
 
 std::string EpilogueWriter::reduction_state(Id id) const {
@@ -192,21 +238,27 @@ bool EpilogueWriter::moments_of_sums(Id id) const {
 }
 
 std::string EpilogueWriter::moments_update(Id id) const {
-  if (t_.by_line) {
+  if (form_.parts_by_block) {
     return fmt::format(
         "{{ bool real[G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n#pragma unroll\n"
         "for (int r = 0; r < 2; ++r) {{\nconst Row& row = rows[0][r]; const int ud = 0, uh = 0, uw = s;\n"
         "{}real[s][r] = ok; }}\nw{}.update(sum[0], real, scratch); }}\n",
         coordinates(false), id);
   }
-  return fmt::format(
-      "{{ float weight[{0}][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n"
-      "#pragma unroll\nfor (int r = 0; r < 2; ++r) {{\n"
-      "const int v = s / G::kPieces; const Row& row = rows[s % G::kPieces][r];\n"
+  return code(
+      "{ float weight[$count][G::kSums][2];\n#pragma unroll\nfor (int s = 0; s < G::kSums; ++s)\n"
+      "#pragma unroll\nfor (int r = 0; r < 2; ++r) {\n"
+      "const int v = s / G::kSubtiles; const Row& row = rows[s % G::kSubtiles][r];\n"
       "const int ud = v / (G::kOnceH * G::kOnceW), uh = v / G::kOnceW % G::kOnceH, uw = v % G::kOnceW;\n"
-      "{1}{2}{{ const bool real = ok && ow0 + ph < {3}; weight[ph][s][r] = real ? 1.f : 0.f;\n"
-      "if (!real) {{ {4}{5} = 0.f; }} }} }}\nw{6}.update(sum, weight); }}\n",
-      f_.store_phases, coordinates(false), kEach, l_.graph[f_.conv].shape.back(), kColumns, sum(), id);
+      "$at$$phases{ const bool real = ok && ow0 + ph < $width; weight[ph][s][r] = real ? 1.f : 0.f;\n"
+      "if (!real) { $columns$$sum = 0.f; } } }\nw$id.update(sum, weight); }\n",
+      {{"count", f_.store_phases},
+       {"at", coordinates(false)},
+       {"phases", kEach},
+       {"width", l_.graph[f_.conv].shape.back()},
+       {"columns", kColumns},
+       {"sum", sum()},
+       {"id", id}});
 }
 
 std::string EpilogueWriter::reduction_update(Id id) const {
@@ -217,25 +269,35 @@ std::string EpilogueWriter::reduction_update(Id id) const {
   const int64_t width = l_.graph[in].shape.back();
   std::string text;
   if (is(node, Op::kMoments)) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
-    text = fmt::format(
-        "k{0} += 1.f; const float z = 1.f / k{0};\n"
-        "{1}{{ const float e = {2} - {3}; {3} = fmaf(e, z, {3}); {4} = fmaf(e, {2} - {3}, {4}); }}",
-        id, kColumns, x, p, q);
+    text = code(
+        "k$id += 1.f; const float z = 1.f / k$id;\n"
+        "$columns{ const float e = $x - $mean; $mean = fmaf(e, z, $mean); $squares = fmaf(e, $x - $mean, "
+        "$squares); }",
+        {{"id", id}, {"columns", kColumns}, {"x", x}, {"mean", p}, {"squares", q}});
   } else if (is(node, Op::kSoftmaxStats)) {
     text = fmt::format(
         "{0}{{ const float m = max_nan({1}, {2}); {3} = ({1} == m ? {3} : {3} * f_exp({1} - m)) + "
         "f_exp({2} - m); {1} = m; }}",
         kColumns, p, x, q);
   } else {
-    const char* join = reduction_join(node);
+    const char* combine = reduction_combine(node);
     // All four outputs of a thread are there or none: joined first, they are a fourth of the terms in a row.
-    if (t_.swept && width % 4 == 0) {
-      auto y = [&](const char* a, const char* b) { return fmt::format("{0}(y({1}), y({2}))", join, a, b); };
-      return fmt::format(
-          "if (ok) {{ {0}{{ auto y = [&](int ph) {{ return {1}; }}; {2} = {3}({2}, {3}({4}, {5})); }} }}\n",
-          kColumns, x, p, join, y("0", "1"), y("2", "3"));
+    if (form_.windows > 1 && width % 4 == 0) {
+      auto y = [&](const char* a, const char* b) {
+        return fmt::format("{0}(y({1}), y({2}))", combine, a, b);
+      };
+      return code(
+          "if (ok) { $columns{ auto y = [&](int ph) { return $x; }; $state = $combine($state, "
+          "$combine($left, "
+          "$right)); } }\n",
+          {{"columns", kColumns},
+           {"x", x},
+           {"state", p},
+           {"combine", combine},
+           {"left", y("0", "1")},
+           {"right", y("2", "3")}});
     }
-    text = fmt::format("{0}{1} = {2}({1}, {3});", kColumns, p, join, x);
+    text = fmt::format("{0}{1} = {2}({1}, {3});", kColumns, p, combine, x);
   }
   return fmt::format("{}if (ok && ow0 + ph < {}) {{ {} }}\n", kEach, width, text);
 }
@@ -243,32 +305,35 @@ std::string EpilogueWriter::reduction_update(Id id) const {
 std::string EpilogueWriter::reduction_flush(Id id) {
   const Node& node = l_.graph[id];
   l_.keep(id);
-  const int64_t at = l_.reserve(t_.partials() * t_.column_blocks * t_.n * 12);
+  const int64_t at = l_.reserve(t_.partials() * conv_.column_blocks * conv_.n * 12);
   l_.partials[id] = at;
-  const char* kind = is(node, Op::kMoments)        ? "JoinMoments"
-                     : is(node, Op::kSoftmaxStats) ? "JoinExp"
-                     : is(node, Op::kMax)          ? "JoinMax"
-                     : is(node, Op::kMin)          ? "JoinMin"
-                                                   : "JoinSum";
-  if (t_.swept) {
+  const char* kind = is(node, Op::kMoments)        ? "CombineMoments"
+                     : is(node, Op::kSoftmaxStats) ? "CombineExp"
+                     : is(node, Op::kMax)          ? "CombineMax"
+                     : is(node, Op::kMin)          ? "CombineMin"
+                                                   : "CombineSum";
+  if (form_.parts_by_sample) {
     // Slots of the sample that no block has are nobody's: its first block says so.
-    return fmt::format(
-        "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, sample_part({2}ll, block - first_block));\n"
-        "if (block == first_block) for (int s = used; s < slots; ++s) no_part<G, {1}>(sample_part({2}ll, "
-        "s));\n{3}p{0}[i] = {4};\n",
-        id, kind, at, kColumns, reduction_start(node));
+    return code(
+        "flush<G, $kind>(p$id, q$id, k$id, scratch, sample_part($at$ll, block - first_block));\n"
+        "if (block == first_block) for (int s = used; s < slots; ++s) no_part<G, $kind>(sample_part($at$ll, "
+        "s));\n$columns$p$id[i] = $start;\n",
+        {{"id", id}, {"kind", kind}, {"at", at}, {"columns", kColumns}, {"start", reduction_start(node)}});
   }
-  const char* tile = t_.by_line ? "blockIdx.x" : "tile";  // by line a block's tiles have one part together
+  const char* tile =
+      form_.parts_by_block ? "blockIdx.x" : "tile";  // a block's tiles may have one part together
   if (moments_of_sums(id)) {
     return fmt::format(
-        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, owner){3});\n"
-        "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, JoinMoments>(partial<G>(a.ws + {1}ll, "
+        "w{0}.flush(scratch, partial<G>(a.ws + {1}ll, {2}, partition){3});\n"
+        "if (fma) for (int o = 1; o < G::kPartitions; ++o) no_part<G, CombineMoments>(partial<G>(a.ws + "
+        "{1}ll, "
         "{2}, o));\n",
-        id, at, tile, t_.by_line ? ", more" : "");
+        id, at, tile, form_.parts_by_block ? ", more" : "");
   }
   return fmt::format(
-      "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, owner));\n"
-      "if (fma) for (int o = 1; o < G::kOwners; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, o));\n",
+      "flush<G, {1}>(p{0}, q{0}, k{0}, scratch, partial<G>(a.ws + {2}ll, {3}, partition));\n"
+      "if (fma) for (int o = 1; o < G::kPartitions; ++o) no_part<G, {1}>(partial<G>(a.ws + {2}ll, {3}, "
+      "o));\n",
       id, kind, at, tile);
 }
 

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "engine/cuda/bounded_exp.h"
+#include "engine/cuda/code.h"
 #include "engine/cuda/epilogue_writer.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
@@ -11,7 +12,7 @@
 namespace upweave::cuda {
 namespace {
 
-// Sweeps: what was computed from the sums is computed again, for there is no room to keep it beside them.
+// What was computed from the sums is computed again, for there is no room to keep it beside them.
 constexpr const char* kAfresh = "hold(sum[0]); hold(sum[1]);\n";
 
 }  // namespace
@@ -20,7 +21,7 @@ std::string EpilogueWriter::value(Id id) {
   const Node& node = l_.graph[id];
   std::string x = read(node.in[0], node.shape);
   if (!is_pointwise(node)) {
-    const std::string first = t_.swept && !norms_sums(node) ? replace_sums(id, x) : "";
+    const std::string first = form_.recomputes && !norms_sums(node) ? replace_sums(id, x) : "";
     if (is(node, Op::kRmsNorm) || is(node, Op::kLayerNorm)) return first + norm_value(id, x);
     return first + (is(node, Op::kSoftmax) ? softmax_value(id, x) : channel_value(id, x));
   }
@@ -30,8 +31,12 @@ std::string EpilogueWriter::value(Id id) {
                        at_needed(expression), expression);
   }
   if (lazy()) return function(id, expression);
-  return fmt::format("float y{0}[PH][G::kN / 4];\n{1}{2}{{ {3}y{0}[ph][i] = {4}; }}\n", id, kEach, kColumns,
-                     at_needed(expression), expression);
+  return code("float y$id[PH][G::kN / 4];\n$phases$$columns{ $at$y$id[ph][i] = $y; }\n",
+              {{"id", id},
+               {"phases", kEach},
+               {"columns", kColumns},
+               {"at", at_needed(expression)},
+               {"y", expression}});
 }
 
 std::string EpilogueWriter::pointwise_value(const Node& node, const std::string& x) {
@@ -46,7 +51,7 @@ std::string EpilogueWriter::pointwise_value(const Node& node, const std::string&
       node.attrs.real("lo") == 0 && node.attrs.real("hi") == 1)
     return fmt::format("(fma ? {} : __saturatef({} * down))", l_.source.pointwise(node, x, "at", ""), sum());
   if (is(node, Op::kNormalize) &&
-      (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || t_.one_sample())) {
+      (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || form_.one_sample)) {
     const std::string mean = l_.source.moment(node, "at", 0), variance = l_.source.moment(node, "at", 1);
     std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
     if (node.in[2] != kNone)
@@ -126,7 +131,7 @@ std::string EpilogueWriter::exponential(const Node& node, const std::string& x) 
 bool EpilogueWriter::feeds_gelu(Id id) const {
   const Node& node = l_.graph[id];
   if (!is(node, Op::kRmsNorm) || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone ||
-      t_.c_out > 128)
+      conv_.c_out > 128)
     return false;
   int readers = 0;
   for (const Id reader : f_.nodes) {
@@ -139,11 +144,12 @@ bool EpilogueWriter::feeds_gelu(Id id) const {
 }
 
 std::string EpilogueWriter::quad(const char* name, const std::string& start, const std::string& term,
-                                 const char* join) const {
-  return fmt::format(
-      "float {0} = {1};\n{2}{0} = {4}({0}, {3});\n"
-      "{0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 1)); {0} = {4}({0}, __shfl_xor_sync(~0u, {0}, 2));\n",
-      name, start, kColumns, term, join);
+                                 const char* combine) const {
+  return code(
+      "float $name = $start;\n$columns$$name = $combine($name, $term);\n"
+      "$name = $combine($name, __shfl_xor_sync(~0u, $name, 1)); $name = $combine($name, __shfl_xor_sync(~0u, "
+      "$name, 2));\n",
+      {{"name", name}, {"start", start}, {"columns", kColumns}, {"term", term}, {"combine", combine}});
 }
 
 std::string EpilogueWriter::replace_sums(Id id, std::string& x) const {
@@ -168,7 +174,7 @@ bool EpilogueWriter::norms_sums(const Node& node) const {
 std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
   const Node& node = l_.graph[id];
   const bool mean = is(node, Op::kLayerNorm), raw = norms_sums(node);
-  const std::string inverse = number(1.0 / t_.c_out), eps = number(norm_eps(node));
+  const std::string inverse = number(1.0 / conv_.c_out), eps = number(norm_eps(node));
   // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is
   // saved.
   if (raw) {
@@ -189,12 +195,12 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
       raw ? "norm_scale * inv_sqrt(fmaf(q * norm_a, norm_b, norm_eps))"
           : fmt::format("inv_sqrt(fmaf(q, {}, {}))", inverse, eps));
   // A function needs m and z of each phase later.
-  std::string result = !t_.swept ? fmt::format("{} * z", difference)
-                       : mean    ? fmt::format("({0} - m{1}[ph]) * z{1}[ph]", x, id)
-                                 : fmt::format("{} * z{}[ph]", difference, id);
+  std::string result = !form_.recomputes ? fmt::format("{} * z", difference)
+                       : mean            ? fmt::format("({0} - m{1}[ph]) * z{1}[ph]", x, id)
+                                         : fmt::format("{} * z{}[ph]", difference, id);
   if (node.in[1] != kNone) result = fmt::format("{} * {}", result, read(node.in[1], node.shape));
   if (node.in[2] != kNone) result = fmt::format("{} + {}", result, read(node.in[2], node.shape));
-  if (t_.swept) {
+  if (form_.recomputes) {
     if (mean) {
       first = fmt::format("float m{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{3}", id, kEach, first, kAfresh);
       text = fmt::format("const float m = m{}[ph];\n{}", id, text);
@@ -202,50 +208,68 @@ std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
     return first + fmt::format("float z{0}[PH];\n{1}{{ {2}z{0}[ph] = z; }}\n", id, kEach, text) +
            (raw ? "" : kAfresh) + function(id, result);
   }
-  return fmt::format(
-      "float y{0}[PH][G::kN / 4];\n"
-      "{1}{{ {2}{3}{4}{{ const At at = at_of(ph, i); (void)at; y{0}[ph][i] = {5}; }} }}\n",
-      id, kEach, first, text, kColumns, result);
+  return code(
+      "float y$id[PH][G::kN / 4];\n"
+      "$phases{ $mean$$factor$$columns{ const At at = at_of(ph, i); (void)at; y$id[ph][i] = $y; } }\n",
+      {{"id", id},
+       {"phases", kEach},
+       {"mean", first},
+       {"factor", text},
+       {"columns", kColumns},
+       {"y", result}});
 }
 
 std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
   const std::string largest = quad("m", "-kInf", masked(x, "-kInf"), "max_nan"),
                     e = masked(fmt::format("f_exp({} - m)", x), "0.f");
-  if (t_.swept) {
+  if (form_.recomputes) {
     // Where x took the place of the sums, so does its exponential.
     const bool place = x == sum();
-    return fmt::format(
-               "float m{0}[PH], z{0}[PH];\n{1}{{ {2}m{0}[ph] = m; }}\n{3}"
-               "{1}{{ const float m = m{0}[ph]; float q = 0.f;\n{4}{{ const float e = {5}; {6}q += e; }}\n"
-               "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nz{0}[ph] = 1.f / q; "
-               "}}\n{3}",
-               id, kEach, largest, kAfresh, kColumns, e, place ? fmt::format("{} = e; ", sum()) : "") +
+    return code(
+               "float m$id[PH], z$id[PH];\n$phases{ $largest$m$id[ph] = m; }\n$afresh$"
+               "$phases{ const float m = m$id[ph]; float q = 0.f;\n$columns{ const float e = $e; $keep$q += "
+               "e; }\n"
+               "q += __shfl_xor_sync(~0u, q, 1); q += __shfl_xor_sync(~0u, q, 2);\nz$id[ph] = 1.f / q; "
+               "}\n$afresh",
+               {{"id", id},
+                {"phases", kEach},
+                {"largest", largest},
+                {"afresh", kAfresh},
+                {"columns", kColumns},
+                {"e", e},
+                {"keep", place ? fmt::format("{} = e; ", sum()) : ""}}) +
            function(id, place ? fmt::format("{} * z{}[ph]", sum(), id)
                               : fmt::format("f_exp({0} - m{1}[ph]) * z{1}[ph]", x, id));
   }
   const std::string sum_of = quad("q", "0.f", fmt::format("y{}[ph][i]", id), "add2");
-  return fmt::format(
-      "float y{0}[PH][G::kN / 4];\n{1}{{ {2}{3}y{0}[ph][i] = {4};\n{5}const float z = 1.f / q;\n"
-      "{3}y{0}[ph][i] *= z; }}\n",
-      id, kEach, largest, kColumns, e, sum_of);
+  return code(
+      "float y$id[PH][G::kN / 4];\n$phases{ $largest$$columns$y$id[ph][i] = $e;\n$sum$const float z = 1.f / "
+      "q;\n"
+      "$columns$y$id[ph][i] *= z; }\n",
+      {{"id", id},
+       {"phases", kEach},
+       {"largest", largest},
+       {"columns", kColumns},
+       {"e", e},
+       {"sum", sum_of}});
 }
 
 std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {
   const Node& node = l_.graph[id];
   std::string text, result = "m";
   if (is(node, Op::kSum) || is(node, Op::kMean)) text = quad("m", "0.f", masked(x, "0.f"), "add2");
-  if (is(node, Op::kMean)) result += " * " + number(1.0 / t_.c_out);
+  if (is(node, Op::kMean)) result += " * " + number(1.0 / conv_.c_out);
   if (is(node, Op::kMax)) text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
   if (is(node, Op::kMin)) text = quad("m", "kInf", masked(x, "kInf"), "min_nan");
   if (is(node, Op::kLogsumexp)) {
     text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan") + "if (isinf(m)) m = 0.f;\n";
-    if (t_.swept)
+    if (form_.recomputes)
       text += fmt::format("y{0}[ph] = m; }}\n{1}{2}{{ const float m = y{0}[ph];\n", id, kAfresh, kEach);
     text += quad("q", "0.f", masked(fmt::format("f_exp({} - m)", x), "0.f"), "add2");
     result = "m + logf(q)";
   }
   return fmt::format("float y{0}[PH];\n{1}{{ {2}y{0}[ph] = {3}; }}\n", id, kEach, text, result) +
-         (t_.swept ? kAfresh : "");
+         (form_.recomputes ? kAfresh : "");
 }
 
 }  // namespace upweave::cuda

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/fuse.h"
+#include "engine/cuda/epilogue.h"
 
 namespace upweave::cuda {
 
@@ -16,26 +16,31 @@ inline constexpr const char* kEach = "_Pragma(\"unroll\") for (int ph = 0; ph < 
 inline constexpr const char* kColumns = "_Pragma(\"unroll\") for (int i = 0; i < G::kN / 4; ++i) ";
 
 // By which function a pool, and a reduction, joins two values; what a reduction begins with.
-const char* pool_join(const Node& node);
-const char* reduction_join(const Node& node);
+const char* pool_combine(const Node& node);
+const char* reduction_combine(const Node& node);
 const char* reduction_start(const Node& node);
 
 // A value is one array y<id>[phase][column] a row, one number y<id>[phase] if it was reduced over channels. A
 // row lies in four lanes, so a sum over channels is two shuffles.
 class EpilogueWriter {
  public:
-  EpilogueWriter(Lowering& l, const Fusion& f, const ConvTiles& t)
-      : l_(l), f_(f), t_(t), padded_(t.n * t.column_blocks != t.c_out) {}
+  EpilogueWriter(Lowering& l, const Fusion& f, const Schedule& t, const EpilogueForm& form)
+      : l_(l),
+        f_(f),
+        t_(t),
+        conv_(t.conv),
+        form_(form),
+        padded_(conv_.n * conv_.column_blocks != conv_.c_out) {}
 
   EpilogueText write();
 
  private:
   // --- The row's place (epilogue.cpp)
-  // Outputs side by side that a thread has of a row; in sweeps those of two windows.
-  int phases() const { return f_.store_phases * (t_.swept ? 2 : 1); }
+  // Outputs side by side that a thread has of a row.
+  int phases() const { return f_.store_phases * form_.windows; }
   int phases(Id id) const { return f_.behind_pool[id] ? 1 : phases(); }
   // The convolution's sum at (ph, i), with its scale still in.
-  const char* sum() const;
+  const char* sum() const { return form_.sum; }
   std::string load_sums();
   // Where this row's value lies in the output; rows outside read from place 0 and write nothing.
   std::string coordinates(bool behind) const;
@@ -53,9 +58,9 @@ class EpilogueWriter {
   std::string constant(const std::string& expression);
   // What fills them, before the loop.
   std::string column_constants() const;
-  // Sweeps, and tiles of many columns, have registers for the outputs of one column at a time: there a value
-  // is not an array but a function, which the column's store calls.
-  bool lazy() const { return t_.swept || (t_.n > 64 && f_.pool == kNone); }
+  // Some schedules, and tiles of many columns, have registers for the outputs of one column at a time: there
+  // a value is not an array but a function, which the column's store calls.
+  bool lazy() const { return form_.recomputes || (conv_.n > 64 && f_.pool == kNone); }
   std::string function(Id id, const std::string& expression);
   static std::string at_needed(const std::string& expression);
   // A value in registers at (ph, i).
@@ -78,9 +83,9 @@ class EpilogueWriter {
   bool feeds_gelu(Id id) const;
   // join(a, b) over the row's columns, then over its four lanes.
   std::string quad(const char* name, const std::string& start, const std::string& term,
-                   const char* join) const;
-  // Sweeps: puts `x`, of which `id` is made, in the place of the sums, if nobody behind `id` reads what
-  // stands before it. Otherwise each pass over the channels computes it again.
+                   const char* combine) const;
+  // Where values are computed again: puts `x`, of which `id` is made, in the place of the sums, if nobody
+  // behind `id` reads what stands before it. Otherwise each pass over the channels computes it again.
   std::string replace_sums(Id id, std::string& x) const;
   // Norms, softmax and reductions over channels of `x`.
   bool norms_sums(const Node& node) const;  // scale-only, right behind the convolution
@@ -93,15 +98,15 @@ class EpilogueWriter {
   std::string flip(Id id);
   std::string pool_start(Id id) const;
   std::string pool_update(Id id);
-  // By line: a pool right behind the convolution, of sums with the scale still in.
-  bool pools_sums(Id id) const { return t_.by_line && l_.graph[id].in[0] == f_.conv; }
+  // A pool right behind the convolution, of sums with the scale still in.
+  bool pools_sums(Id id) const { return form_.parts_by_block && l_.graph[id].in[0] == f_.conv; }
   std::string pool_row(Id id);
   std::string pool_result(Id id);
 
   // --- Whole lines (epilogue_windows.cpp): rows wait in shared memory until the unit's are there; then
   // windows of rows leave, or a tile's part of them.
   std::string keep_row() const;
-  void join_rows(EpilogueText& text);
+  void combine_rows(EpilogueText& text);
   // Stores the windows of a unit, or what they are reduced to over channels, from an expression of one's
   // value.
   std::string put_windows(const std::string& value) const;
@@ -117,7 +122,7 @@ class EpilogueWriter {
   std::string store_at(Id id) const;
   std::string column_exists() const;
   std::string store(Id id);
-  std::string staged_store(Id id) const;  // by the copy engine
+  std::string staged_store(Id id) const;  // by TMA
   // 16-bit values behind a pool: windows side by side are in neighbouring rows, which store two at a time.
   bool pairs_rows(Id id) const;
 
@@ -132,7 +137,9 @@ class EpilogueWriter {
 
   Lowering& l_;
   const Fusion& f_;
-  const ConvTiles& t_;
+  const Schedule& t_;
+  const Convolution& conv_;
+  const EpilogueForm form_;
   bool padded_;
   std::string norm_state_;              // what a norm right behind the convolution declares before the loop
   std::set<Id> functions_;              // values that are functions of phase and column

@@ -1,12 +1,14 @@
+#include "engine/cuda/generic.h"
+
 #include <algorithm>
 
-#include "engine/cuda/lower.h"
+#include "engine/cuda/code.h"
+#include "engine/cuda/work.h"
 #include "graph/operation.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/norms.h"
 #include "graph/ops/reductions.h"
 
-// A kernel for one value: the road that every graph can take.
 namespace upweave::cuda {
 namespace {
 
@@ -50,10 +52,14 @@ std::string over_channels(const Lowering& l, Id id) {
         is(node, Op::kLayerNorm)
             ? fmt::format("const float m = (float)(channel_sum<{}>(at, f) / {});", s, in[1])
             : "const float m = 0.f;";
-    return body(fmt::format(
-        "{} const float v = (float)(channel_sum<{}>(at, [&](const At& i) {{ const float d = f(i) - m; "
-        "return d * d; }}) / {}); const float r = inv_sqrt(v + {}); {}",
-        mean, s, in[1], number(norm_eps(node)), each(put(y))));
+    return body(code(
+        "$mean const float v = (float)(channel_sum<$dims>(at, [&](const At& i) { const float d = f(i) - m; "
+        "return d * d; }) / $channels); const float r = inv_sqrt(v + $eps); $stores",
+        {{"mean", mean},
+         {"dims", s},
+         {"channels", in[1]},
+         {"eps", number(norm_eps(node))},
+         {"stores", each(put(y))}}));
   }
   if (is(node, Op::kSoftmax)) {
     return body(
@@ -82,10 +88,10 @@ std::string over_channels(const Lowering& l, Id id) {
 // A block for each set of elements: base(blockIdx.x) + offsets in `reduced`.
 std::string over_sets(const std::string& base, const Shape& reduced, const std::string& f,
                       const std::string& text) {
-  return fmt::format(
-      "{} constexpr i64 n = {}::count; auto f = [&](i64 k) {{ At i = {}::at(k); "
-      "for (int x = 0; x < 5; ++x) i.x[x] += base.x[x]; return {}; }}; {}",
-      base, dims(reduced), dims(reduced), f, text);
+  return code(
+      "$base constexpr i64 n = $dims::count; auto f = [&](i64 k) { At i = $dims::at(k); "
+      "for (int x = 0; x < 5; ++x) i.x[x] += base.x[x]; return $value; }; $text",
+      {{"base", base}, {"dims", dims(reduced)}, {"value", f}, {"text", text}});
 }
 
 std::string reduction(const Lowering& l, Id id) {
@@ -172,11 +178,16 @@ std::string over_last(const Lowering& l, Id id) {
   return over_sets(
       fmt::format("const At base = {}::at(blockIdx.x);", dims(outer)), reduced,
       l.source.operand(node.in[0], in, "i"),
-      fmt::format(
-          "const float m = {}; const float v = (float)(block_reduce<Sum>(n, [&](i64 k) {{ const float d = "
-          "f(k) - m; return (double)d * d; }}) / n); const float r = inv_sqrt(v + {}); "
-          "for (i64 k = threadIdx.x; k < n; k += blockDim.x) store<{}>({}, blockIdx.x * {}ll + k, {});",
-          mean, number(norm_eps(node)), l.source.type(id), l.source.address(id), sets.trailing, y));
+      code("const float m = $mean; const float v = (float)(block_reduce<Sum>(n, [&](i64 k) { const float d = "
+           "f(k) - m; return (double)d * d; }) / n); const float r = inv_sqrt(v + $eps); "
+           "for (i64 k = threadIdx.x; k < n; k += blockDim.x) store<$type>($to, blockIdx.x * $size$ll + k, "
+           "$y);",
+           {{"mean", mean},
+            {"eps", number(norm_eps(node))},
+            {"type", l.source.type(id)},
+            {"to", l.source.address(id)},
+            {"size", sets.trailing},
+            {"y", y}}));
 }
 
 // out[n, co, o] = sum over ci, k of x[n, ci, i] K[ci, co, k] where o = i s - p + k d; one thread an output.
@@ -187,22 +198,37 @@ std::string plain_conv(const Lowering& l, Id id) {
   const int64_t per_in = g.c_in / g.groups, per_out = g.c_out / g.groups;
   std::string loops, close;
   for (size_t a = 0; a < g.spatial; ++a) {
-    loops += fmt::format(
-        "for (int k{0} = 0; k{0} < {1}; ++k{0}) {{ const int t{0} = o.x[{0}] + {2} - k{0} * {3}; "
-        "if (t{0} < 0 || t{0} % {4} || t{0} / {4} >= {5}) continue; i.x[{0}] = t{0} / {4}; j.x[{0}] = k{0}; ",
-        a + 2, g.kernel[a], g.padding[a], g.dilation[a], g.stride[a], g.in[a]);
+    loops += code(
+        "for (int k$axis = 0; k$axis < $kernel; ++k$axis) { const int t$axis = o.x[$axis] + $padding - "
+        "k$axis * $dilation; "
+        "if (t$axis < 0 || t$axis % $stride || t$axis / $stride >= $in) continue; i.x[$axis] = t$axis / "
+        "$stride; j.x[$axis] = k$axis; ",
+        {{"axis", a + 2},
+         {"kernel", g.kernel[a]},
+         {"padding", g.padding[a]},
+         {"dilation", g.dilation[a]},
+         {"stride", g.stride[a]},
+         {"in", g.in[a]}});
     close += "}";
   }
   const std::string bias =
       node.in[2] == kNone ? "" : fmt::format(" + {}", l.source.operand(node.in[2], node.shape, "o"));
-  return fmt::format(
-      "elementwise<{0}, {1}>({2}, [&](const At& o) {{ At i = o, j = {{}}; float s = 0.f; const int first = "
-      "o.x[1] / {3} * {4}; "
-      "j.x[1] = o.x[1] % {3}; {5} for (int c = 0; c < {4}; ++c) {{ i.x[1] = first + c; j.x[0] = first + c; "
-      "s = fmaf({6}, {7}, s); }} {8} return s{9}; }});",
-      l.source.type(id), dims(node.shape), l.source.address(id), per_out, per_in, loops,
-      l.source.operand(node.in[0], l.graph[node.in[0]].shape, "i"), l.source.operand(node.in[1], kernel, "j"),
-      close, bias);
+  return code(
+      "elementwise<$type, $dims>($to, [&](const At& o) { At i = o, j = {}; float s = 0.f; const int first = "
+      "o.x[1] / $outs * $ins; "
+      "j.x[1] = o.x[1] % $outs; $loops for (int c = 0; c < $ins; ++c) { i.x[1] = first + c; j.x[0] = first + "
+      "c; "
+      "s = fmaf($x, $kernel, s); } $close return s$bias; });",
+      {{"type", l.source.type(id)},
+       {"dims", dims(node.shape)},
+       {"to", l.source.address(id)},
+       {"outs", per_out},
+       {"ins", per_in},
+       {"loops", loops},
+       {"x", l.source.operand(node.in[0], l.graph[node.in[0]].shape, "i")},
+       {"kernel", l.source.operand(node.in[1], kernel, "j")},
+       {"close", close},
+       {"bias", bias}});
 }
 
 // Sums of x over the box of inputs that each tap carries into the output; then K times those sums.
@@ -224,11 +250,21 @@ void mean_conv(Lowering& l, Id id) {
       tap_count);
   int64_t rest = 1;
   for (size_t a = spatial; a-- > 0;) {
-    text += fmt::format(
-        "{{ const int s = tap / {0} % {1} * {2} - ({3}), last = {4} - s; lo[{5}] = s < 0 ? (-s + {6}) / {7} "
+    text += code(
+        "{ const int s = tap / $before % $taps * $dilation - ($padding), last = $lastOut - s; lo[$axis] = s "
+        "< 0 ? (-s + $round) / $stride "
         ": 0; "
-        "const int hi = last < 0 ? 0 : min({8}, last / {7} + 1); size[{5}] = max(0, hi - lo[{5}]); }} ",
-        rest, taps[a], dilation[a], padding[a], extent[a] - 1, a + 2, stride[a] - 1, stride[a], in[a + 2]);
+        "const int hi = last < 0 ? 0 : min($in, last / $stride + 1); size[$axis] = max(0, hi - lo[$axis]); "
+        "} ",
+        {{"before", rest},
+         {"taps", taps[a]},
+         {"dilation", dilation[a]},
+         {"padding", padding[a]},
+         {"lastOut", extent[a] - 1},
+         {"axis", a + 2},
+         {"round", stride[a] - 1},
+         {"stride", stride[a]},
+         {"in", in[a + 2]}});
     rest *= taps[a];
   }
   text += fmt::format(
@@ -239,19 +275,29 @@ void mean_conv(Lowering& l, Id id) {
       "i.x[3] = lo[3] + (int)(k % size[3]); i.x[2] = lo[2] + (int)(k / size[3]); return {1}; }}); "
       "if (threadIdx.x == 0) ((double*)(a.ws + {2}ll))[blockIdx.x] = s;",
       in[1], l.source.operand(node.in[0], in, "i"), at);
-  l.kernel(fmt::format("box_sums_{}", id), text, sums, kBlock);
-  Shape flat_kernel = {kernel[0], kernel[1], tap_count};
-  l.kernel(
+  const LaunchId boxes = l.run(l.kernel(fmt::format("box_sums_{}", id), text, sums, kBlock));
+  const LaunchId products = l.run(l.kernel(
       fmt::format("mean_conv_{}", id),
-      fmt::format(
-          "const int co = blockIdx.x % {0}, n0 = blockIdx.x / {0}, first = co / {1} * {2}; const double s = "
-          "block_reduce<Sum>({2} * {3}, [&](i64 k) {{ const i64 ci = first + k / {3}; return "
-          "(double)load<{4}>({5}, (ci * {1} + co % {1}) * {3} + k % {3}) * ((const double*)(a.ws + "
-          "{6}ll))[(n0 * {7}ll + ci) * {3} "
-          "+ k % {3}]; }}); if (threadIdx.x == 0) store<{8}>({9}, blockIdx.x, (float)(s / {10}.));",
-          per_out * groups, per_out, per_in, tap_count, l.source.type(node.in[1]),
-          l.source.address(node.in[1]), at, in[1], l.source.type(id), l.source.address(id), count(extent)),
-      in[0] * per_out * groups, kBlock);
+      code("const int co = blockIdx.x % $columns, n0 = blockIdx.x / $columns, first = co / $outs * $ins; "
+           "const double s = "
+           "block_reduce<Sum>($ins * $taps, [&](i64 k) { const i64 ci = first + k / $taps; return "
+           "(double)load<$weightType>($weights, (ci * $outs + co % $outs) * $taps + k % $taps) * ((const "
+           "double*)(a.ws + "
+           "$sums$ll))[(n0 * $channels$ll + ci) * $taps "
+           "+ k % $taps]; }); if (threadIdx.x == 0) store<$type>($to, blockIdx.x, (float)(s / $count.));",
+           {{"columns", per_out * groups},
+            {"outs", per_out},
+            {"ins", per_in},
+            {"taps", tap_count},
+            {"weightType", l.source.type(node.in[1])},
+            {"weights", l.source.address(node.in[1])},
+            {"sums", at},
+            {"channels", in[1]},
+            {"type", l.source.type(id)},
+            {"to", l.source.address(id)},
+            {"count", count(extent)}}),
+      in[0] * per_out * groups, kBlock));
+  note_mean_conv_work(l, id, boxes, products);
 }
 
 bool over_channel_axis(const Node& node) {
@@ -288,40 +334,44 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   const int64_t elements = count(node.shape);
   if (computable(node)) {
     const int64_t blocks = std::min<int64_t>(blocks_for(elements), 1 << 20);
-    l.kernel(name,
-             fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id),
-                         dims(node.shape), l.source.address(id), l.source.compute(id)),
-             blocks, kBlock, packing);
-    if (!packing) note_work(l, id);
+    Launch launch =
+        l.kernel(name,
+                 fmt::format("elementwise<{}, {}>({}, [&](const At& i) {{ {} }});", l.source.type(id),
+                             dims(node.shape), l.source.address(id), l.source.compute(id)),
+                 blocks, kBlock);
+    if (packing)
+      l.out.pack.push_back(std::move(launch));
+    else
+      note_work(l, id, l.run(std::move(launch)));
     return;
   }
   if (packing)
     throw fail(Status::kUnsupported, "the CUDA engine cannot compute {} from parameters alone",
                node.op->name);
+  if (is(node, Op::kMeanConv)) return mean_conv(l, id);
   const Shape& in = l.graph[node.in[0]].shape;
+  Launch launch;
   if (is(node, Op::kConvTranspose)) {
-    l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
-  } else if (is(node, Op::kMeanConv)) {
-    mean_conv(l, id);
+    launch = l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
   } else if (is(node, Op::kMoments) || (is(node, Op::kSoftmaxStats) && !over_channel_axis(node))) {
-    l.kernel(name, statistics(l, id), node.shape[1], 1024);
+    launch = l.kernel(name, statistics(l, id), node.shape[1], 1024);
   } else if (over_channel_axis(node) && !is(node, Op::kSoftmaxStats)) {
     const int64_t voxels = voxels_of(in);
     const bool few = sums_channels(node) && voxels < kFewVoxels;
-    l.kernel(name, over_channels(l, id), few ? (voxels + 31) / 32 : blocks_for(voxels), kBlock);
+    launch = l.kernel(name, over_channels(l, id), few ? (voxels + 31) / 32 : blocks_for(voxels), kBlock);
   } else if (is(node, Op::kLayerNorm) || is(node, Op::kRmsNorm)) {
     const NormSets sets = norm_sets(node, in);
-    l.kernel(name, over_last(l, id), sets.sets,
-             static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
+    launch = l.kernel(name, over_last(l, id), sets.sets,
+                      static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
   } else if (is(node, Op::kSum) || is(node, Op::kMean) || is(node, Op::kMax) || is(node, Op::kMin) ||
              is(node, Op::kLogsumexp)) {
     const int64_t length = count(in) / std::max<int64_t>(1, elements);
-    l.kernel(name, reduction(l, id), elements,
-             static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));
+    launch = l.kernel(name, reduction(l, id), elements,
+                      static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));
   } else {
     throw fail(Status::kUnsupported, "the CUDA engine has no kernel for {}", node.op->name);
   }
-  note_work(l, id);
+  note_work(l, id, l.run(std::move(launch)));
 }
 
 }  // namespace upweave::cuda

@@ -4,7 +4,11 @@
 
 #include "base/checked.h"
 #include "base/dtype.h"
+#include "engine/cuda/code.h"
+#include "engine/cuda/generic.h"
 #include "engine/cuda/kernels/index.h"
+#include "engine/cuda/lower_conv.h"
+#include "engine/cuda/norm.h"
 #include "graph/operation.h"
 
 namespace upweave::cuda {
@@ -24,20 +28,23 @@ const char kConv[] =
 const char kEpilogue[] =
 #include "engine/cuda/kernels/epilogue.cuh"
     ;
-const char kProductsSm80[] =
-#include "engine/cuda/kernels/products_sm80.cuh"
+const char kWholeLines[] =
+#include "engine/cuda/kernels/whole_lines.cuh"
     ;
-const char kProductsSm90[] =
-#include "engine/cuda/kernels/products_sm90.cuh"
+const char kBoxesSm80[] =
+#include "engine/cuda/kernels/boxes_sm80.cuh"
     ;
-const char kLinesSm90[] =
-#include "engine/cuda/kernels/lines_sm90.cuh"
+const char kBoxesSm90[] =
+#include "engine/cuda/kernels/boxes_sm90.cuh"
     ;
-const char kSweepSm90[] =
-#include "engine/cuda/kernels/sweep_sm90.cuh"
+const char kWeightStationarySm90[] =
+#include "engine/cuda/kernels/weight_stationary_sm90.cuh"
     ;
-const char kHeldSm90[] =
-#include "engine/cuda/kernels/held_sm90.cuh"
+const char kLineByLineSm90[] =
+#include "engine/cuda/kernels/line_by_line_sm90.cuh"
+    ;
+const char kDepthStreamingSm90[] =
+#include "engine/cuda/kernels/depth_streaming_sm90.cuh"
     ;
 
 // d += A B for one warpgroup: 64 rows, `n` columns, 16 terms.
@@ -47,13 +54,19 @@ std::string wgmma_text(int n) {
     registers += fmt::format("{}%{}", i ? ", " : "", i);
     operands += fmt::format("{}\"+f\"(d[{}])", i ? ", " : "", i);
   }
-  return fmt::format(
-      "template <> DEVICE void wgmma<{0}>(float (&d)[{1}], u64 x, u64 w, int add) {{\n"
-      "  asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{4}, 0;\\n\"\n"
-      "    \"wgmma.mma_async.sync.aligned.m64n{0}k16.f32.f16.f16 {{{2}}}, %{1}, %{3}, p, 1, 1, 0, "
-      "0;\\n}}\\n\"\n"
-      "    : {5} : \"l\"(x), \"l\"(w), \"r\"(add));\n}}\n",
-      n, n / 2, registers, n / 2 + 1, n / 2 + 2, operands);
+  return code(
+      "template <> DEVICE void wgmma<$n>(float (&d)[$rows], u64 x, u64 w, int add) {\n"
+      "  asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, %$add, 0;\\n\"\n"
+      "    \"wgmma.mma_async.sync.aligned.m64n$n$k16.f32.f16.f16 {$registers}, %$rows, %$weights, p, 1, 1, "
+      "0, "
+      "0;\\n}\\n\"\n"
+      "    : $operands : \"l\"(x), \"l\"(w), \"r\"(add));\n}\n",
+      {{"n", n},
+       {"rows", n / 2},
+       {"registers", registers},
+       {"weights", n / 2 + 1},
+       {"add", n / 2 + 2},
+       {"operands", operands}});
 }
 
 }  // namespace
@@ -99,7 +112,7 @@ void Lowering::keep(Id id) {
     place = {Location::Kind::kWorkspace, reserve(checked_mul(elements, element, "the workspace")),
              !is_statistics(graph[id])};
   } else if (id < plan.graph.size() && plan.places[id].kind == Place::Kind::kOutput) {
-    // The plan lends it the output's memory: the last kernel reads each element where it writes it, or holds
+    // The plan has it alias the output: the last kernel reads each element where it writes it, or holds
     // the whole set in registers before.
     place = {Location::Kind::kOutput, 0, true};
   } else {
@@ -115,13 +128,49 @@ void Lowering::write_kernel(const std::string& name, unsigned block, unsigned re
                   block, resident ? fmt::format(", {}", resident) : "", name, parameters, begin, body);
 }
 
-void Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
-                      bool packing, unsigned resident) {
+Launch Lowering::kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
+                        unsigned resident) {
   if (blocks > INT32_MAX)
     throw fail(Status::kUnsupported, "{} needs {} blocks, more than a launch can have", name, blocks);
   write_kernel(name, block, resident, body);
-  (packing ? out.pack : out.run).push_back({name, {static_cast<unsigned>(blocks), 1}, block, 0});
+  return {name, {static_cast<unsigned>(blocks), 1}, block};
 }
+
+LaunchId Lowering::run(Launch launch) {
+  out.run.push_back(std::move(launch));
+  return out.run.size() - 1;
+}
+
+namespace {
+
+// What of a pass no convolution's kernel has taken along: kernels of its own, or computed where it is read.
+void lower_rest(Lowering& l, const Pass& pass, std::vector<bool>& done) {
+  // Statistics are given out as they lie.
+  auto copies_statistics = [&](Id id) {
+    const Node& node = l.graph[id];
+    return is_statistics(node) && is(node, Op::kMul) &&
+           l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
+  };
+  for (const Id id : pass.nodes) {
+    if (done[id] || l.stored(id)) continue;
+    if (const Id norm = lower_norm(l, id); norm != kNone) {
+      done[id] = done[norm] = true;
+      continue;
+    }
+    if (copies_statistics(id)) {
+      l.source.places[id] = l.source.places[l.graph[id].in[0]];
+      continue;
+    }
+    const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
+    if (wanted || must_store(l, id)) {
+      lower_alone(l, id);
+    } else {
+      l.source.places[id].kind = Location::Kind::kInline;
+    }
+  }
+}
+
+}  // namespace
 
 Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   Lowering l(plan, options, chip);
@@ -141,38 +190,16 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
     if (l.weights[id] && !is_param(l.graph, id)) lower_alone(l, id, true);
   }
 
-  // Statistics are given out as they lie.
-  auto copies_statistics = [&](Id id) {
-    const Node& node = l.graph[id];
-    return is_statistics(node) && is(node, Op::kMul) &&
-           l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
-  };
-  for (size_t p = 0; p < l.passes.size(); ++p) {
+  for (size_t p = 0; p < l.passes.size();) {
     std::vector<bool> done(l.graph.nodes.size(), false);
+    size_t taken = 0;
     if (l.passes[p].conv != kNone) {
       std::string why;
-      if (!lower_conv(l, l.passes[p], done, why))
-        l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
+      taken = lower_conv(l, p, done, why);
+      if (taken == 0) l.out.notes.push_back(fmt::format("pass {}: the general way, for {}", p + 1, why));
     }
-    done.resize(l.graph.nodes.size(), false);
-    const Pass& pass = l.passes[p];  // lower_conv may have split a pool in it
-    for (const Id id : pass.nodes) {
-      if (done[id] || l.stored(id)) continue;
-      if (const Id norm = lower_norm(l, id); norm != kNone) {
-        done[id] = done[norm] = true;
-        continue;
-      }
-      if (copies_statistics(id)) {
-        l.source.places[id] = l.source.places[l.graph[id].in[0]];
-        continue;
-      }
-      const bool wanted = id == l.graph.output || std::ranges::find(pass.writes, id) != pass.writes.end();
-      if (wanted || must_store(l, id)) {
-        lower_alone(l, id);
-      } else {
-        l.source.places[id].kind = Location::Kind::kInline;
-      }
-    }
+    done.resize(l.graph.nodes.size(), false);  // a pool may have been split
+    for (const size_t end = p + std::max<size_t>(1, taken); p < end; ++p) lower_rest(l, l.passes[p], done);
   }
 
   for (const Output& output : l.graph.extra_outputs) {
@@ -185,13 +212,13 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   std::string text = options.precision == Precision::kFast ? "#define UPWEAVE_FAST\n" : "";
   text += std::string(kPrelude) + kGeneric;
   if (l.convs > 0) {
-    text += std::string(index::kText) + kConv + kEpilogue;
+    text += std::string(index::kText) + kConv + kEpilogue + kWholeLines;
     if (chip.wgmma) {
       text += "template <int N> DEVICE void wgmma(float (&d)[N / 2], u64 x, u64 w, int add);\n";
       for (const int n : {16, 32, 48, 64, 80, 96, 112, 128}) text += wgmma_text(n);
-      text += std::string(kProductsSm90) + kHeldSm90 + kLinesSm90 + kSweepSm90;
+      text += std::string(kBoxesSm90) + kWeightStationarySm90 + kLineByLineSm90 + kDepthStreamingSm90;
     } else {
-      text += kProductsSm80;
+      text += kBoxesSm80;
     }
   }
   l.out.source = text + l.source.functions() + l.kernels;

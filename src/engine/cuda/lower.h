@@ -3,11 +3,9 @@
 // and running.
 #include <array>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/cuda/conv_tiles.h"
 #include "engine/cuda/source.h"
 #include "plan/plan.h"
 
@@ -23,8 +21,7 @@ struct Chip {
   std::string arch() const;
 };
 
-// A tensor that the copy engine goes through by boxes: what the driver makes a map of when a run's pointers
-// are known.
+// A tensor that TMA goes through by boxes: what the driver makes a map of when a run's pointers are known.
 struct TensorView {
   bool used = false, output = false;  // in the output's memory; otherwise in the workspace
   int64_t offset = 0;
@@ -34,6 +31,16 @@ struct TensorView {
   std::vector<uint32_t> box;
 };
 
+// What a launch must do, for explain.
+struct Work {
+  double products = 0, operations = 0, bytes = 0;  // on tensor cores, beside them, to and from memory
+  // Seconds on an H200 of what none of those rates describes: values that go one by one (work.cpp).
+  double value_seconds = 0;
+  bool overlaps = false;  // some warpgroups are in their epilogue while others multiply
+
+  void add(const Work& other, double share);
+};
+
 struct Launch {
   std::string kernel;
   unsigned grid[2] = {1, 1};
@@ -41,12 +48,9 @@ struct Launch {
   unsigned shared = 0;
   std::vector<TensorView> views = {};  // what its parameter `maps` holds; empty: it has none
   std::vector<int> numbers = {};       // its last parameter, likewise
-  // What it must do, for explain: operations on tensor cores, others, and bytes to and from memory.
-  double products = 0, operations = 0, bytes = 0;
-  // Seconds on an H200 of what none of those rates describes: values that go one by one (work.cpp).
-  double singly = 0;
-  bool overlaps = false;  // some warpgroups are in their epilogue while others multiply
+  Work work = {};
 };
+using LaunchId = size_t;  // its place among those of a run, or of packing; none is moved once it is there
 
 struct Lowered {
   struct Copy {
@@ -75,11 +79,7 @@ struct Prepared {
   bool fresh = true;  // made for this convolution, not shared with an earlier one
 };
 
-// What sweeps go through: the copy, for even and for odd shifts along the width, and the output.
-std::vector<TensorView> sweep_views(const ConvTiles& t, const Prepared& p);
-
 // --- Shared by the files that make it
-struct Relay;
 struct Lowering {
   Lowering(const FusedPlan& plan, const Options& options, const Chip& chip);
 
@@ -93,7 +93,6 @@ struct Lowering {
   std::string kernels;  // text that follows the value functions
   Lowered out;
   int convs = 0;
-  std::shared_ptr<Relay> relay;    // of the convolution at hand with the next one, or with the one before
   std::map<Id, int64_t> partials;  // where the tiles' parts of a reduction lie in the workspace
   // fp16 copies and packed weights that exist already: places by what they hold and how.
   std::map<std::string, Prepared> prepared;
@@ -106,27 +105,10 @@ struct Lowering {
   // multiprocessor; 0: as the compiler likes.
   void write_kernel(const std::string& name, unsigned block, unsigned resident, const std::string& body,
                     const std::string& parameters = "", const std::string& begin = "await_previous();");
-  // The same, launched by run (or by pack).
-  void kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
-              bool packing = false, unsigned resident = 0);
+  // The same, and a launch of it by so many blocks.
+  Launch kernel(const std::string& name, const std::string& body, int64_t blocks, unsigned block,
+                unsigned resident = 0);
+  LaunchId run(Launch launch);
 };
-
-// Writes down what the kernels of the convolution lowered last must do, and what the last kernel must that
-// computes `id` by itself.
-struct Fusion;
-void note_conv_work(Lowering& l, const Fusion& f, const ConvTiles& t);
-void note_work(Lowering& l, Id id);
-
-// Computes node `id` by a kernel of its own and stores it.
-void lower_alone(Lowering& l, Id id, bool packing = false);
-// A norm over instances or groups whose sets fit a block's registers: moments `id` and the normalize that
-// alone reads them, in one sweep. Returns that normalize, or kNone if nothing was done.
-Id lower_norm(Lowering& l, Id id);
-// Such a norm that alone reads value `id`, when it is stored, and then can read blocks of channels; or kNone.
-Id norm_of_blocks(const Lowering& l, Id id);
-// Whether a kernel of its own is needed, or its readers can compute it in place.
-bool must_store(const Lowering& l, Id id);
-// A convolution with all that it can take of its pass; false (and `why`) if it must go the general way.
-bool lower_conv(Lowering& l, Pass& pass, std::vector<bool>& done, std::string& why);
 
 }  // namespace upweave::cuda

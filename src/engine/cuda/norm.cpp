@@ -1,11 +1,13 @@
+#include "engine/cuda/norm.h"
+
 #include <algorithm>
 
 #include "base/dtype.h"
-#include "engine/cuda/lower.h"
+#include "engine/cuda/code.h"
+#include "engine/cuda/work.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
-// Norms over instances and groups whose sets fit a block's registers: moments and normalize in one sweep.
 namespace upweave::cuda {
 namespace {
 
@@ -153,13 +155,19 @@ Id lower_norm(Lowering& l, Id id) {
                     "threadIdx.x % 4 * 4;\n",
                     4 * s.per_channel, s.per_channel)
               : fmt::format("const int c = threadIdx.x / {0}, first = threadIdx.x % {0};\n", s.per_channel);
-  text += fmt::format(
-      "constexpr int W = {0}, N = {1}, STEP = {2}, VOXELS = {3};\n"
-      "const At at0 = At{{{{(int)blockIdx.x / {4}, (int)blockIdx.x % {4} * {5} + min(c, {5} - W), 0, 0, "
-      "0}}}};\n"
-      "auto there = [&](int k) {{ return {6}(k < VOXELS / STEP || first + k * STEP < VOXELS); }};\n",
-      width, s.each, s.per_channel, s.voxels, s.groups, s.channels,
-      s.threads == s.lanes * s.per_channel ? "" : fmt::format("c < {} && ", s.channels));
+  text += code(
+      "constexpr int W = $width, N = $each, STEP = $step, VOXELS = $voxels;\n"
+      "const At at0 = At{{(int)blockIdx.x / $groups, (int)blockIdx.x % $groups * $channels + min(c, "
+      "$channels - W), 0, 0, "
+      "0}};\n"
+      "auto there = [&](int k) { return $exists(k < VOXELS / STEP || first + k * STEP < VOXELS); };\n",
+      {{"width", width},
+       {"each", s.each},
+       {"step", s.per_channel},
+       {"voxels", s.voxels},
+       {"groups", s.groups},
+       {"channels", s.channels},
+       {"exists", s.threads == s.lanes * s.per_channel ? "" : fmt::format("c < {} && ", s.channels)}});
   std::string load;
   if (blocked) {
     const std::string& tiles = l.source.places[from].divided;
@@ -170,16 +178,22 @@ Id lower_norm(Lowering& l, Id id) {
             : fmt::format("divided_at<{0}>(a, at0.x[0], at0.x[1] / 16, j / {1}))[j % {1}", tiles, in.back());
     load = fmt::format("float x[4]; *(float4*)x = ((const float4*){} * 4 + c % 16 / 4];\n", at);
   }
-  text += fmt::format(
-      "float v[N][W], w[W], b[W], m, q;\n#pragma unroll\nfor (int k = 0; k < N; ++k) {{\n"
+  text += code(
+      "float v[N][W], w[W], b[W], m, q;\n#pragma unroll\nfor (int k = 0; k < N; ++k) {\n"
       "const int j = first + k * STEP;\n#pragma unroll\nfor (int e = 0; e < W; ++e) v[k][e] = 0.f;\n"
-      "if (there(k)) {{\n{}#pragma unroll\nfor (int e = 0; e < W; ++e) {{ At at = at0; at.x[1] += e; v[k][e] "
+      "if (there(k)) {\n$load#pragma unroll\nfor (int e = 0; e < W; ++e) { At at = at0; at.x[1] += e; "
+      "v[k][e] "
       "= "
-      "{}; }}\n}}\n}}\nblock_moments<VOXELS / STEP>(v, there, {}., m, q);\nconst float r = inv_sqrt(q + "
-      "{});\n"
-      "#pragma unroll\nfor (int e = 0; e < W; ++e) {{ At at = at0; at.x[1] += e; w[e] = {}; b[e] = {}; }}\n",
-      load, value, s.channels * s.voxels, number(norm_eps(normalize)), parameter(2, "1.f"),
-      parameter(3, "0.f"));
+      "$value; }\n}\n}\nblock_moments<VOXELS / STEP>(v, there, $count., m, q);\nconst float r = inv_sqrt(q + "
+      "$eps);\n"
+      "#pragma unroll\nfor (int e = 0; e < W; ++e) { At at = at0; at.x[1] += e; w[e] = $weight; b[e] = "
+      "$bias; }\n",
+      {{"load", load},
+       {"value", value},
+       {"count", s.channels * s.voxels},
+       {"eps", number(norm_eps(normalize))},
+       {"weight", parameter(2, "1.f")},
+       {"bias", parameter(3, "0.f")}});
   // Four channels of a voxel lie far apart in the result: by way of shared memory they leave in whole lines.
   const int64_t bytes =
       s.channels * s.voxels * (l.source.places[norm].element ? size_of(l.options.dtype) : 4);
@@ -203,9 +217,10 @@ Id lower_norm(Lowering& l, Id id) {
         bytes / 16, s.threads, to, bytes);
   }
   // Registers for 1280 threads a multiprocessor: loads of one block run beside the sums of others.
-  l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], static_cast<unsigned>(s.threads), false,
-           std::max(1u, 1280 / static_cast<unsigned>(s.threads)));
-  note_work(l, norm);
+  const auto threads = static_cast<unsigned>(s.threads);
+  note_norm_work(l, norm,
+                 l.run(l.kernel(fmt::format("norm_{}", norm), text, node.shape[1], threads,
+                                std::max(1u, 1280 / threads))));
   return norm;
 }
 

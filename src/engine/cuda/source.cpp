@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "engine/cuda/code.h"
 #include "engine/cuda/device_forms.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
@@ -153,8 +154,8 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
   if (is(node, Op::kSoftmaxApply)) {
     const std::string stats = address(node.in[1]),
                       set = fmt::format("({0}.x[0] * {1} + {0}.x[1])", at, node.shape[1]);
-    return fmt::format("(f_exp({} - load<float>({}, {})) / load<float>({}, {} + {}))", x, stats, set, stats,
-                       set, node.shape[0] * node.shape[1]);
+    return code("(f_exp($x - load<float>($stats, $set)) / load<float>($stats, $set + $sets))",
+                {{"x", x}, {"stats", stats}, {"set", set}, {"sets", node.shape[0] * node.shape[1]}});
   }
   return "";
 }
@@ -187,9 +188,15 @@ std::string Source::compute(Id id) const {
     const std::string flip = has_sign ? fmt::format("const float f = {} < 0.f ? -1.f : 1.f; ",
                                                     operand(node.in[1], node.shape, "i"))
                                       : "";
-    return fmt::format("{}float s = {}kInf; {}{{ {}s = {}(s, {}{}); }} return s{};", flip, largest ? "-" : "",
-                       window_loops(window), at, largest ? "max_nan" : "min_nan", has_sign ? "f * " : "", x,
-                       has_sign ? " * f" : "");
+    return code("$flip$float s = $sign$kInf; $loops{ $at$s = $combine(s, $factor$$x); } return s$back;",
+                {{"flip", flip},
+                 {"sign", largest ? "-" : ""},
+                 {"loops", window_loops(window)},
+                 {"at", at},
+                 {"combine", largest ? "max_nan" : "min_nan"},
+                 {"factor", has_sign ? "f * " : ""},
+                 {"x", x},
+                 {"back", has_sign ? " * f" : ""}});
   }
   if (is(node, Op::kAdjustMoments)) {
     const double scale = node.attrs.real_or("scale", 1);
@@ -214,10 +221,15 @@ std::string Source::compute(Id id) const {
     std::string at = "At j = i; bool inside = true; ";
     double size = 1;
     for (size_t a = 0; a < spatial; ++a) {
-      at += fmt::format(
-          "j.x[{0}] = (i.x[{0}] - {1}) * {2} + {3} + p{0}; inside = inside && j.x[{0}] >= 0 && j.x[{0}] < "
-          "{4}; ",
-          a + 2, (padding[a] + window[a] - 1) / window[a], window[a], padding[a], in[a + 2]);
+      at += code(
+          "j.x[$axis] = (i.x[$axis] - $first) * $window + $padding + p$axis; inside = inside && j.x[$axis] "
+          ">= 0 && j.x[$axis] < "
+          "$in; ",
+          {{"axis", a + 2},
+           {"first", (padding[a] + window[a] - 1) / window[a]},
+           {"window", window[a]},
+           {"padding", padding[a]},
+           {"in", in[a + 2]}});
       size *= static_cast<double>(window[a]);
     }
     return fmt::format("double s = 0; {}{{ {}if (inside) s += {}; }} return (float)(s / {}.);",

@@ -1,8 +1,8 @@
 R"cuda(
-// The convolution: tiles of rows (windows) by columns (output channels), see conv_tiles.h. The main loop knows nothing of
+// The convolution: tiles of rows (windows) by columns (output channels), see convolution.h. The main loop knows nothing of
 // what follows it: sums leave it in registers and meet the epilogue E, which is generated from the plan's nodes.
 //
-// Who holds what: a warpgroup computes pieces of 64 rows; in a piece, lane 4g + t of warp w holds rows 16w + g and
+// Who holds what: a warpgroup computes subtiles of 64 rows; in a subtile, lane 4g + t of warp w holds rows 16w + g and
 // 16w + g + 8, of every eight columns the two at 2t. So a row lies in four neighbouring lanes.
 
 // What pre-passes leave for the products: scales as powers of two, and whether the data fits fp16 at all.
@@ -15,26 +15,26 @@ struct Scale {
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // ---- Pre-pass: float32 N C ... -> fp16 rows, with what the choice of the scale needs -----------------------------
-// A thread makes 16 bytes, 8 channels of one row, of each of the width's residues, which read the same sectors. A warp has
+// A thread makes 16 bytes, 8 channels of one row, of each of the width's components, which read the same sectors. A warp has
 // 32 / CHUNKS neighbouring rows, so that what it reads and what it writes are both whole sectors.
 template <class G, int CHUNKS, class F> DEVICE void convert_rows(const Args& a, F value, bool first) {
   Scale* scale = (Scale*)(a.ws + G::kScale);
   if (!first && !scale->again) return;
-  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kResidues / G::kFw;
+  constexpr int chunks = G::kCk / 8, rows_per_block = 256 / chunks, planes = G::kBlocks * G::kComponents / G::kFw;
   constexpr int across = chunks / CHUNKS, rows = 32 / CHUNKS;  // warps of the same rows; rows of a warp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = warp % across * CHUNKS + lane / rows;
   const int in_block = warp / across * rows + lane % rows;
   const float up = first ? (float)(1 << G::kGuess) : scale->up, lo_up = first ? (float)(1 << G::kLo) : scale->lo;
   // Residues of the same rows run together: what one reads, the others find in the cache.
   for (int part = blockIdx.x; part < G::kConvertBlocks; part += gridDim.x) {
-  const int block = part % planes % G::kBlocks, residue = part % planes / G::kBlocks * G::kFw;
+  const int block = part % planes % G::kBlocks, component = part % planes / G::kBlocks * G::kFw;
   const i64 row = (i64)(part / planes) * rows_per_block + in_block - G::kGuard;
   float x[G::kFw][8];
 #pragma unroll
   for (int i = 0; i < 8 * G::kFw; ++i) x[i / 8][i % 8] = 0.f;
   if (row >= 0 && row < G::kRows) {
     const int plane = (int)(row / G::kPlane), rest = (int)(row % G::kPlane), line = rest / G::kPitchW;
-    const int bd = residue / (G::kFh * G::kFw), bh = residue / G::kFw % G::kFh;
+    const int bd = component / (G::kFh * G::kFw), bh = component / G::kFw % G::kFh;
     const int d = plane % G::kPitchD * G::kFd + bd, h = line * G::kFh + bh, w = rest % G::kPitchW * G::kFw;
     if (line < G::kPitchH && d < G::kInD && h < G::kInH) {
 #pragma unroll
@@ -62,8 +62,8 @@ template <class G, int CHUNKS, class F> DEVICE void convert_rows(const Args& a, 
         hi[i] = hp.bits | (u32)hq.bits << 16;
         lo[i] = lp.bits | (u32)lq.bits << 16;
       }
-      const i64 at = (i64)((residue + b) * G::kBlocks + block) * G::kPlaneBytes + (row + G::kGuard) * (G::kCk * 2) +
-                     16 * (G::kSwept ? chunk : swizzle((int)(row + G::kGuard), chunk, G::kCk));  // sweeps: by the copy engine
+      const i64 at = (i64)((component + b) * G::kBlocks + block) * G::kPlaneBytes + (row + G::kGuard) * (G::kCk * 2) +
+                     16 * (G::kDepthStreaming ? chunk : swizzle((int)(row + G::kGuard), chunk, G::kCk));  // depth streaming: by TMA
       *(uint4*)(a.ws + G::kCopy + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
       if (G::kInputLo) *(uint4*)(a.ws + G::kCopy + G::kCopyHalf + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
     }
@@ -133,7 +133,7 @@ DEVICE void choose_scale(const uint2* extremes, int count, Scale* out, int guess
   *out = Scale{power(f.shift), power(-f.shift), power(f.lo), f.fails, f.again};
 }
 
-// ---- Weights: the stream of slabs [column block][step][hi, lo][column][ck] ([hi, lo][step].. for sweeps), swizzled ----------------
+// ---- Weights: the stream of steps' weights [column block][step][hi, lo][column][ck] ([hi, lo][step].. for depth streaming), swizzled ----------------
 template <class G, class F> DEVICE void weight_extremes(const Args& a, F value) {
   // One thread a (tap, column): the largest over input channels.
   const int i = blockIdx.x * blockDim.x + threadIdx.x, taps = G::kKd * G::kKh * G::kKw;
@@ -166,30 +166,30 @@ template <class G, class F> DEVICE void pack_weights(const Args& a, const int (*
     hi[k] = h[0].bits | (u32)h[1].bits << 16;
     lo[k] = l[0].bits | (u32)l[1].bits << 16;
   }
-  u8* slab = a.packed + G::kStream + (i64)(part * G::kSteps + step) * G::kSlabStep;
+  u8* step_weights = a.packed + G::kStream + (i64)(part * G::kSteps + step) * G::kWeightStep;
   const int at = column * G::kCk * 2 + 16 * swizzle(column, chunk, G::kCk);
-  *(uint4*)(slab + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
-  if (G::kWeightsLo) *(uint4*)(slab + G::kSlabLo + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+  *(uint4*)(step_weights + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+  if (G::kWeightsLo) *(uint4*)(step_weights + G::kWeightLo + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
 }
 
 // ---- Float32 products, for data that fp16 cannot hold: slow and plain, into the same registers --------------------
 template <class G, class X, class W>
-DEVICE void products_fma(float (&sum)[G::kSums][G::kNr], int cls, const int* class_begin, const int* group_begin,
-                         const int (*tap)[3], const int (*delta)[3], const Row (&rows)[G::kPieces][2], X x, W w) {
+DEVICE void products_fma(float (&sum)[G::kSums][G::kNr], int phase, const int* phase_begin, const int* group_begin,
+                         const int (*tap)[3], const int (*delta)[3], const Row (&rows)[G::kSubtiles][2], X x, W w) {
   const int lane = threadIdx.x % 32, t = lane % 4;
 #pragma unroll
   for (int s = 0; s < G::kSums; ++s)
 #pragma unroll
     for (int i = 0; i < G::kNr; ++i) sum[s][i] = 0.f;
 #pragma unroll 1
-  for (int step = group_begin[class_begin[cls]]; step < group_begin[class_begin[cls + 1]]; ++step) {
+  for (int step = group_begin[phase_begin[phase]]; step < group_begin[phase_begin[phase + 1]]; ++step) {
     const int kd = tap[step][0], kh = tap[step][1], kw = tap[step][2] & 0xffff, block = tap[step][2] >> 16;
 #pragma unroll
     for (int s = 0; s < G::kSums; ++s) {
-      const int v = s / G::kPieces, p = s % G::kPieces;
+      const int v = s / G::kSubtiles, p = s % G::kSubtiles;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int* dl = delta[step * G::kVariants + v];
+        const int* dl = delta[step * G::kPositions + v];
         const Row& row = rows[p][r];
         const int d = row.jd * G::kFd + dl[0], h = row.jh * G::kFh + dl[1], wd = row.jw * G::kFw + dl[2];
         if (!row.ok || d < 0 || h < 0 || wd < 0 || d >= G::kInD || h >= G::kInH || wd >= G::kInW) continue;

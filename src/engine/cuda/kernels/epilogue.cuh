@@ -28,16 +28,16 @@ template <class T> DEVICE u32 pair_rows(float first, float second) {
 }
 
 // Partial results (k, p, q) of one column and how two of them become one.
-struct JoinSum { static DEVICE float none() { return 0.f; } static DEVICE void join(float&, float& p, float&, float, float p2, float) { p += p2; }
+struct CombineSum { static DEVICE float none() { return 0.f; } static DEVICE void combine(float&, float& p, float&, float, float p2, float) { p += p2; }
   static DEVICE void step(float& p, float&, float p2, float, float, float) { p += p2; } };
-struct JoinMax { static DEVICE float none() { return -kInf; } static DEVICE void join(float&, float& p, float&, float, float p2, float) { p = max_nan(p, p2); }
+struct CombineMax { static DEVICE float none() { return -kInf; } static DEVICE void combine(float&, float& p, float&, float, float p2, float) { p = max_nan(p, p2); }
   static DEVICE void step(float& p, float&, float p2, float, float, float) { p = max_nan(p, p2); } };
-struct JoinMin { static DEVICE float none() { return kInf; } static DEVICE void join(float&, float& p, float&, float, float p2, float) { p = min_nan(p, p2); }
+struct CombineMin { static DEVICE float none() { return kInf; } static DEVICE void combine(float&, float& p, float&, float, float p2, float) { p = min_nan(p, p2); }
   static DEVICE void step(float& p, float&, float p2, float, float, float) { p = min_nan(p, p2); } };
-// `step` is join for two partial results whose counts are known: share = k2 / (k + k2), weight = k share.
-struct JoinMoments {  // count, mean, summed squared differences (Chan, Golub and LeVeque 1979)
+// `step` is combine for two partial results whose counts are known: share = k2 / (k + k2), weight = k share.
+struct CombineMoments {  // count, mean, summed squared differences (Chan, Golub and LeVeque 1979)
   static DEVICE float none() { return 0.f; }
-  static DEVICE void join(float& k, float& p, float& q, float k2, float p2, float q2) {
+  static DEVICE void combine(float& k, float& p, float& q, float k2, float p2, float q2) {
     const float total = k + k2;
     if (total == 0.f) return;
     const float d = p2 - p, share = k2 / total;
@@ -51,20 +51,20 @@ struct JoinMoments {  // count, mean, summed squared differences (Chan, Golub an
     q = fmaf(d * d, weight, q + q2);
   }
 };
-struct JoinExp {  // largest, sum of exp(x - largest)
+struct CombineExp {  // largest, sum of exp(x - largest)
   static DEVICE float none() { return -kInf; }
-  static DEVICE void join(float&, float& p, float& q, float, float p2, float q2) {
+  static DEVICE void combine(float&, float& p, float& q, float, float p2, float q2) {
     const float m = max_nan(p, p2);
     q = (q == 0.f ? 0.f : q * f_exp(p - m)) + (q2 == 0.f ? 0.f : q2 * f_exp(p2 - m));
     p = m;
   }
   static DEVICE void step(float& p, float& q, float p2, float q2, float, float) {
     float none;
-    join(none, p, q, 0.f, p2, q2);
+    combine(none, p, q, 0.f, p2, q2);
   }
 };
 
-// Where the pooled values of 16 channels of a sample and line begin, if they are divided; see divide_lines.
+// Where the pooled values of 16 channels of a sample and line begin, if they are divided; see LineByLine::divide.
 template <class G> DEVICE u8* divided_at(const Args& a, int n, int block, int line) {
   return own_line<G>(line) ? a.output + own_at<G>(n, block, line) : a.ws + rest_at<G>(n, block, line);
 }
@@ -75,16 +75,16 @@ DEVICE void warpgroup_sync() {
   asm volatile("bar.sync %0, 128;" ::"r"(8 + (int)threadIdx.x / 128) : "memory");
 }
 // Where this warpgroup's part of a tile goes.
-template <class G> DEVICE float* partial(u8* at, int tile, int owner) {
-  const int part = owner * (G::kThreads / 128) + threadIdx.x / 128;
-  return (float*)at + (((i64)tile * (G::kOwners * (G::kThreads / 128)) + part) * gridDim.y + blockIdx.y) * (G::kN * 3);
+template <class G> DEVICE float* partial(u8* at, int tile, int partition) {
+  const int part = partition * (G::kThreads / 128) + threadIdx.x / 128;
+  return (float*)at + (((i64)tile * (G::kPartitions * (G::kThreads / 128)) + part) * gridDim.y + blockIdx.y) * (G::kN * 3);
 }
 template <class G, class J> DEVICE void no_part(float* out) {
   for (int column = threadIdx.x % 128; column < G::kN; column += 128) {
     out[column * 3] = 0.f; out[column * 3 + 1] = J::none(); out[column * 3 + 2] = 0.f;
   }
 }
-// How counts join over lanes d apart, for all columns at once.
+// How counts combine over lanes d apart, for all columns at once.
 struct Shares {
   float count, share, weight;
   DEVICE Shares next(int d) const {  // count: of both
@@ -98,16 +98,16 @@ struct Shares {
 };
 
 // The four warps' results of each column, in order; `more`: of what is there already, too.
-template <class G, class J> DEVICE void join_warps(const float* scratch, float* out, bool more = false) {
+template <class G, class J> DEVICE void combine_warps(const float* scratch, float* out, bool more = false) {
   warpgroup_sync();
   for (int column = threadIdx.x % 128; column < G::kN; column += 128) {
     float a = scratch[column * 3], b = scratch[column * 3 + 1], c = scratch[column * 3 + 2];
 #pragma unroll
     for (int w = 1; w < 4; ++w) {
       const float* s = scratch + (w * G::kN + column) * 3;
-      J::join(a, b, c, s[0], s[1], s[2]);
+      J::combine(a, b, c, s[0], s[1], s[2]);
     }
-    if (more) J::join(a, b, c, out[column * 3], out[column * 3 + 1], out[column * 3 + 2]);
+    if (more) J::combine(a, b, c, out[column * 3], out[column * 3 + 1], out[column * 3 + 2]);
     out[column * 3] = a; out[column * 3 + 1] = b; out[column * 3 + 2] = c;
   }
 }
@@ -118,7 +118,7 @@ DEVICE void flush(const float (&p)[G::kN / 4], const float (&q)[G::kN / 4], floa
   warpgroup_sync();
 #pragma unroll
   for (int i = 0; i < G::kN / 4; ++i) {
-    float b = p[i], c = q[i];  // lanes 0 to 3 count: what they join comes later in order
+    float b = p[i], c = q[i];  // lanes 0 to 3 count: what they combine comes later in order
     J::step(b, c, __shfl_xor_sync(~0u, b, 4), __shfl_xor_sync(~0u, c, 4), first.share, first.weight);
     J::step(b, c, __shfl_xor_sync(~0u, b, 8), __shfl_xor_sync(~0u, c, 8), second.share, second.weight);
     J::step(b, c, __shfl_xor_sync(~0u, b, 16), __shfl_xor_sync(~0u, c, 16), third.share, third.weight);
@@ -127,7 +127,7 @@ DEVICE void flush(const float (&p)[G::kN / 4], const float (&q)[G::kN / 4], floa
       s[0] = third.count; s[1] = b; s[2] = c;
     }
   }
-  join_warps<G, J>(scratch, out);
+  combine_warps<G, J>(scratch, out);
 }
 
 // Moments of the convolution's own sums. Of each eight columns that a lane holds it keeps one for itself and its seven
@@ -152,7 +152,7 @@ template <class G> struct OwnColumns {
       float* s = scratch + (warp * G::kN + column(i)) * 3;
       s[0] = k; s[1] = p[b]; s[2] = q[b];
     }
-    join_warps<G, JoinMoments>(scratch, out, more);
+    combine_warps<G, CombineMoments>(scratch, out, more);
   }
 };
 
@@ -182,7 +182,7 @@ template <class G> struct Moments : OwnColumns<G> {
       const float m3 = __shfl_xor_sync(~0u, upper ? m : m2, 32 >> LEVEL), s3 = __shfl_xor_sync(~0u, upper ? s : s2, 32 >> LEVEL);
       m = upper ? m2 : m;
       s = upper ? s2 : s;
-      JoinMoments::step(m, s, m3, s3, shares[LEVEL].share, shares[LEVEL].weight);
+      CombineMoments::step(m, s, m3, s3, shares[LEVEL].share, shares[LEVEL].weight);
     }
   }
   // weight: 1 where the row is an output, 0 where not; there the sums are zero.
@@ -199,7 +199,7 @@ template <class G> struct Moments : OwnColumns<G> {
     for (int b = 0; b < kOwn; ++b) {
       float m, s;
       gather<3>(m, s, 8 * b, sum, weight, inverse, shares);
-      JoinMoments::step(p[b], q[b], m, s, all.share, all.weight);
+      CombineMoments::step(p[b], q[b], m, s, all.share, all.weight);
     }
   }
 };
@@ -270,40 +270,4 @@ template <class G> struct RunningMoments : OwnColumns<G> {
     __syncwarp();
   }
 };
-
-// Whole lines: windows of rows of a tile. f(column, line, window) for each of every column.
-template <class G, class F> DEVICE void each_window(F f) {
-  for (int k = threadIdx.x; k < G::kJoinedWindows; k += G::kThreads) {
-    f(k / (G::kWindowsAcross * G::kWindowLines), k / G::kWindowsAcross % G::kWindowLines, k % G::kWindowsAcross);
-  }
-}
-template <class G> DEVICE int window_place(int column, int line, int window) {
-  return (column * G::kWindowLines + line) * G::kWindowsAcross + window;
-}
-// A window's value, from shared memory: a column's rows in a row, columns kJoinedPitch apart.
-template <class G, class Join> DEVICE float window_of_rows(const float* rows, int column, int line, int window, Join join) {
-  const float* at = rows + column * G::kJoinedPitch + line * G::kJoinH * G::kPitchW + window * G::kJoinW;
-  float x = at[0];
-#pragma unroll
-  for (int e = 1; e < G::kJoinH * G::kJoinW; ++e) x = join(x, at[e / G::kJoinW * G::kPitchW + e % G::kJoinW]);
-  return x;
-}
-// The same from the parts that the unit's tiles left, one after the other; a tile that the depth does not have left none.
-template <class G, class Join> DEVICE float window_of_parts(const float* parts, const Unit& unit, int k, Join join) {
-  float x = parts[k];
-  for (int p = 1; p < unit.end; ++p) x = join(x, parts[(i64)p * gridDim.y * G::kJoinedWindows + k]);
-  return x;
-}
-// Reductions over channels: a warp has a window, its lanes every 32nd column.
-template <class G, class Value, class Join, class Put> DEVICE void reduce_windows(float start, Value value, Join join, Put put) {
-  const int lane = threadIdx.x % 32;
-  for (int k = threadIdx.x / 32; k < G::kWindowsAcross * G::kWindowLines; k += G::kThreads / 32) {
-    const int line = k / G::kWindowsAcross, window = k % G::kWindowsAcross;
-    float x = start;
-    for (int column = lane; column < G::kCOut; column += 32) x = join(x, value(column, line, window));
-#pragma unroll
-    for (int d = 1; d < 32; d <<= 1) x = join(x, __shfl_xor_sync(~0u, x, d));
-    if (lane == 0) put(line, window, x);
-  }
-}
 )cuda"

@@ -48,23 +48,23 @@ template <class S, class F> DEVICE float channel_min(At at, F f) {
   return m;
 }
 
-struct Sum { typedef double T; static DEVICE T zero() { return 0; } static DEVICE T join(T a, T b) { return a + b; } };
-struct Max { typedef float T; static DEVICE T zero() { return -kInf; } static DEVICE T join(T a, T b) { return max_nan(a, b); } };
-struct Min { typedef float T; static DEVICE T zero() { return kInf; } static DEVICE T join(T a, T b) { return min_nan(a, b); } };
+struct Sum { typedef double T; static DEVICE T zero() { return 0; } static DEVICE T combine(T a, T b) { return a + b; } };
+struct Max { typedef float T; static DEVICE T zero() { return -kInf; } static DEVICE T combine(T a, T b) { return max_nan(a, b); } };
+struct Min { typedef float T; static DEVICE T zero() { return kInf; } static DEVICE T combine(T a, T b) { return min_nan(a, b); } };
 
-// The whole block's join of what each thread holds, the same tree every time; every thread gets it.
-template <class Op> DEVICE typename Op::T block_join(typename Op::T v) {
+// The whole block's combination of what each thread holds, the same tree every time; every thread gets it.
+template <class Op> DEVICE typename Op::T block_combine(typename Op::T v) {
   __shared__ typename Op::T part[32];
-  for (int d = 16; d; d >>= 1) v = Op::join(v, __shfl_xor_sync(~0u, v, d));
+  for (int d = 16; d; d >>= 1) v = Op::combine(v, __shfl_xor_sync(~0u, v, d));
   __syncthreads();
   if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
   __syncthreads();
   v = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : Op::zero();
-  for (int d = 16; d; d >>= 1) v = Op::join(v, __shfl_xor_sync(~0u, v, d));
+  for (int d = 16; d; d >>= 1) v = Op::combine(v, __shfl_xor_sync(~0u, v, d));
   return v;
 }
 
-// A block joins f over the elements i = 0 .. n-1 of one set.
+// A block combines f over the elements i = 0 .. n-1 of one set.
 template <class Op, class F> DEVICE typename Op::T block_reduce(i64 n, F f) {
   typename Op::T v = Op::zero();
   // Four at a time, so that their loads are under way together.
@@ -73,9 +73,9 @@ template <class Op, class F> DEVICE typename Op::T block_reduce(i64 n, F f) {
 #pragma unroll
     for (int u = 0; u < 4; ++u) x[u] = i + u * blockDim.x < n ? (typename Op::T)f(i + u * blockDim.x) : Op::zero();
 #pragma unroll
-    for (int u = 0; u < 4; ++u) v = Op::join(v, x[u]);
+    for (int u = 0; u < 4; ++u) v = Op::combine(v, x[u]);
   }
-  return block_join<Op>(v);
+  return block_combine<Op>(v);
 }
 
 // Mean and biased variance of the values v[k] with there(k) of all threads. Within a warp float32 sums of differences from

@@ -1,6 +1,6 @@
 #pragma once
 // Index arithmetic that host and device share: compiled here for the tests, and as text for the kernels. G
-// holds a tiling's constants (see geometry_text in conv_text.cpp); here it is any class with members of those
+// holds a schedule's constants (see Schedule::constants_text); here it is any class with members of those
 // names.
 #define UPWEAVE_HOST_AND_DEVICE(name, ...) \
   __VA_ARGS__                              \
@@ -23,15 +23,15 @@ template <class G> DEVICE int tile_row(int tile) {
   const int n = plane / G::kJd, jd = plane % G::kJd;
   return (n * G::kPitchD + jd) * G::kPlane + block / G::kTilesAcross * G::kLines * G::kPitchW + block % G::kTilesAcross * G::kWidth;
 }
-// Rows from the tile's first to piece q's first.
-template <class G> DEVICE int piece_row(int q) {
+// Rows from the tile's first to subtile q's first.
+template <class G> DEVICE int subtile_row(int q) {
   if (!G::kBoxes) return 64 * q;
   return (q / (G::kWidth / 8)) * 8 * G::kPitchW + (q % (G::kWidth / 8)) * 8;
 }
-// Row i < 64 of piece q of a tile, as a window of the output.
+// Row i < 64 of subtile q of a tile, as a window of the output.
 template <class G> DEVICE Row row_of(int tile, int q, int i) {
   Row r;
-  if (G::kSwept) {
+  if (G::kDepthStreaming) {
     const int plane = tile / G::kTilesPerPlane, block = tile % G::kTilesPerPlane;
     r.n = plane / G::kJd;
     r.jd = plane % G::kJd;
@@ -66,32 +66,32 @@ template <class G> DEVICE Row row_of(int tile, int q, int i) {
   return r;
 }
 
-// Whole lines: a unit is kJoinD tiles that lie behind one another, all that a window of the second pool needs of the depth.
+// Whole lines: a unit is kCombineD tiles that lie behind one another, all that a window of the second pool needs of the depth.
 // The first kWhole units have a block each; of the others each tile has one, and leaves its part of the windows in memory.
 struct Unit {
   int number, first, end;  // its tiles from the block's first
   bool whole;
 };
 template <class G> DEVICE Unit whole_unit(int number) {
-  const int depths = (G::kJd + G::kJoinD - 1) / G::kJoinD, left = G::kJd - number / G::kTilesPerPlane % depths * G::kJoinD;
-  return {number, 0, left < G::kJoinD ? left : G::kJoinD, true};
+  const int depths = (G::kJd + G::kCombineD - 1) / G::kCombineD, left = G::kJd - number / G::kTilesPerPlane % depths * G::kCombineD;
+  return {number, 0, left < G::kCombineD ? left : G::kCombineD, true};
 }
 template <class G> DEVICE Unit unit_of(int block) {
   if (block < G::kWhole) return whole_unit<G>(block);
   const int rest = block - G::kWhole;
-  Unit u = whole_unit<G>(G::kWhole + rest / G::kJoinD);
-  u.first = rest % G::kJoinD;
+  Unit u = whole_unit<G>(G::kWhole + rest / G::kCombineD);
+  u.first = rest % G::kCombineD;
   u.end = u.first < u.end ? u.first + 1 : u.first;
   u.whole = false;
   return u;
 }
 // A unit's first tile; from one to the next it is kTilesPerPlane.
 template <class G> DEVICE int unit_tile(int number) {
-  const int depths = (G::kJd + G::kJoinD - 1) / G::kJoinD, plane = number / G::kTilesPerPlane;
-  return (plane / depths * G::kJd + plane % depths * G::kJoinD) * G::kTilesPerPlane + number % G::kTilesPerPlane;
+  const int depths = (G::kJd + G::kCombineD - 1) / G::kCombineD, plane = number / G::kTilesPerPlane;
+  return (plane / depths * G::kJd + plane % depths * G::kCombineD) * G::kTilesPerPlane + number % G::kTilesPerPlane;
 }
 
-// Sweeps: a block's jobs are tiles, first all depths of one column, then of the next.
+// Depth streaming: a block's jobs are tiles, first all depths of one column, then of the next.
 template <class G> DEVICE int job_tile(int job) {
   const int column = job / G::kJd, jd = job % G::kJd;
   return (column / G::kTilesPerPlane * G::kJd + jd) * G::kTilesPerPlane + column % G::kTilesPerPlane;
@@ -111,7 +111,7 @@ template <class G> struct Walk {
 };
 // Block b of `blocks`: each has a part of the jobs to itself, or all go through them side by side, run by run.
 template <class G> DEVICE Walk<G> walk_of(int block, int blocks, int job0, int jobs, int planes) {
-  if (G::kAbreast) return {job0 + block * G::kRun, (jobs / G::kRun - block + blocks - 1) / blocks * G::kRun, (blocks - 1) * G::kRun, planes};
+  if (G::kSideBySide) return {job0 + block * G::kRun, (jobs / G::kRun - block + blocks - 1) / blocks * G::kRun, (blocks - 1) * G::kRun, planes};
   const int first = (int)(1ll * block * jobs / blocks), end = (int)((block + 1ll) * jobs / blocks);
   return {job0 + first, end - first, 0, planes};
 }
@@ -119,7 +119,7 @@ template <class G> DEVICE Walk<G> walk_of(int block, int blocks, int job0, int j
 DEVICE int block_of_job(int job, int jobs, int blocks) {
   return (int)(((job + 1ll) * blocks + jobs - 1) / jobs) - 1;
 }
-// Rows from a plane's first to piece q's first, in a view of `pairs` pairs a line.
+// Rows from a plane's first to subtile q's first, in a view of `pairs` pairs a line.
 template <class G> DEVICE int pair_row(int q, int pairs) {
   return q / (G::kWidth / 16) * 8 * pairs + q % (G::kWidth / 16) * 8;
 }
@@ -135,7 +135,7 @@ template <class G> DEVICE PairAt column_at(int column, int depth, int line) {
   return p;
 }
 
-// By line, where pooled float32 values are divided (see divide_lines): where those of 16 channels of a sample and line begin,
+// By line, where pooled float32 values are divided (see LineByLine::divide): where those of 16 channels of a sample and line begin,
 // [window][channel], as bytes into the output's memory or into the workspace.
 template <class G> DEVICE bool own_line(int line) { return line < G::kOwnLines; }
 template <class G> DEVICE long long own_at(int n, int block, int line) {

@@ -1,7 +1,5 @@
 #pragma once
-// What a convolution's kernel takes along of its pass, and the text of that epilogue.
-#include <array>
-#include <string>
+// Which nodes of a pass a convolution's kernel takes along.
 #include <vector>
 
 #include "engine/cuda/lower.h"
@@ -29,24 +27,7 @@ struct Fusion {
 // pool only what can be made of one window after the other.
 Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_space, bool whole_lines = false);
 
-// The text of the epilogue's parts, for a kernel whose sums are sum[phase][piece and variant][register].
-struct EpilogueText {
-  std::string state;   // declared before the loop
-  std::string pool;    // likewise: the pool's running values
-  std::string sums;    // once a group of phases, with all sums at hand
-  std::string point;   // for one row of one variant and one group of phases
-  std::string row;     // by line, if not empty, instead of point: for one row of all variants
-  std::string window;  // for one row, after the loop
-  std::string finish;  // once, at the end; in sweeps, when a sample is left
-  std::string kept;    // sweeps: declared once, before all tiles
-  std::string join;    // whole lines, if not empty: the kernel behind, for units whose tiles left parts
-};
-EpilogueText epilogue(Lowering& l, const Fusion& f, const ConvTiles& t);
-
-// The tiling that takes along as much of the pass as fits, and what that is.
-bool choose_tiles(Lowering& l, Pass& pass, Fusion& fusion, ConvTiles& tiles, std::string& why);
-
-// Kernels that combine the partial results of reductions; after the convolution's own.
-void combine_reductions(Lowering& l, const Fusion& f, const ConvTiles& t);
+// Everything of the pass that the convolution reads, directly or not; by node id.
+std::vector<bool> ancestors(const Graph& graph, const Pass& pass);
 
 }  // namespace upweave::cuda

@@ -1,39 +1,42 @@
 #include <algorithm>
 
-#include "engine/cuda/conv_text.h"
+#include "engine/cuda/code.h"
+#include "engine/cuda/lower.h"
+#include "engine/cuda/schedule/depth_streaming.h"
+#include "engine/cuda/schedule/tile_text.h"
 
-// The text of a convolution's kernel that sweeps through the depth.
+// The text of a convolution's kernel that streams through the depth.
 namespace upweave::cuda {
 namespace {
 
 // One tap's product: which sums, where its rows and its columns are.
 struct Product {
   int phase = 0;  // of the width; 2: both
-  int plane = 0, view = 0, place = 0, slab = 0;
+  int plane = 0, view = 0, place = 0, weights = 0;
 };
 
 // The products of a group of phases: those of both width phases, then the others. `slab` is the group's first
-// among its owner's.
+// among its part's.
 struct Products {
   std::vector<Product> shared, alone;
 
-  Products(const ConvTiles& t, const Owner& owner, int group, int slab) {
-    const int first = t.group_begin[t.class_begin[2 * group]],
-              middle = t.group_begin[t.class_begin[2 * group + 1]],
-              end = t.group_begin[t.class_begin[2 * group + 2]];
+  Products(const DepthStreaming& t, const DepthStreaming::ColumnPart& part, int group, int weights) {
+    const int first = t.conv.group_begin[t.conv.phase_begin[2 * group]],
+              middle = t.conv.group_begin[t.conv.phase_begin[2 * group + 1]],
+              end = t.conv.group_begin[t.conv.phase_begin[2 * group + 2]];
     for (int i = first; i < end; ++i) {
       const bool both = i - first < 2 * t.shared_taps[group];
       if (both && (i - first) % 2 == 1) continue;
-      const Step& step = t.steps[t.stream[i]];
+      const Step& step = t.conv.steps[t.order[i]];
       const auto& [d, h, w] = step.delta[0];
       Product p;
-      p.phase = both ? 2 : t.stream[i] >= middle;
+      p.phase = both ? 2 : t.order[i] >= middle;
       p.view = w & 1;
-      p.plane = d - owner.depth;
-      const PairView& v = t.views[p.view];
-      p.place =
-          ((h - owner.line) * 2 * v.pairs + (w - v.first) / 2) * t.row_bytes() + step.block * t.part_bytes;
-      p.slab = (slab + i - first) * t.n * t.row_bytes();
+      p.plane = d - part.depth;
+      const DepthStreaming::PairView& v = t.views[p.view];
+      p.place = ((h - part.line) * 2 * v.pairs + (w - v.first) / 2) * t.conv.row_bytes() +
+                step.block * t.part_bytes;
+      p.weights = (weights + i - first) * t.conv.n * t.conv.row_bytes();
       (both ? shared : alone).push_back(p);
     }
   }
@@ -41,17 +44,22 @@ struct Products {
 
 // Instructions of 16 terms, one width phase's and the other's in turn: those of one wait for one another.
 // `halves`: rows' and columns' bytes from hi to what is multiplied, for each product of a term.
-std::string instructions(const ConvTiles& t, const std::vector<Product>& products, const char* sums, bool add,
-                         const std::vector<std::array<int, 2>>& halves) {
+std::string instructions(const DepthStreaming& t, const std::vector<Product>& products, const char* sums,
+                         bool add, const std::vector<std::array<int, 2>>& halves) {
   std::vector<std::string> of[2];
   bool begun[3] = {add, add, add};
   for (const Product& x : products) {
     for (const auto& [rows, columns] : halves) {
-      for (int k = 0; k < t.ck / 16; ++k) {
-        of[x.phase == 1].push_back(fmt::format(
-            "      at.multiply<{}>({}, {}, {}, {}, {}, {});\n", x.phase == 2 ? 2 * t.n : t.n,
-            x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase), x.plane,
-            x.view, x.place + rows + k * 32, x.slab + columns + k * 32, begun[x.phase]));
+      for (int k = 0; k < t.conv.ck / 16; ++k) {
+        of[x.phase == 1].push_back(code(
+            "      at.multiply<$columns>($sums, $plane, $view, $place, $weights, $add);\n",
+            {{"columns", x.phase == 2 ? 2 * t.conv.n : t.conv.n},
+             {"sums", x.phase == 2 ? fmt::format("both({})", sums) : fmt::format("{}[{}][0]", sums, x.phase)},
+             {"plane", x.plane},
+             {"view", x.view},
+             {"place", x.place + rows + k * 32},
+             {"weights", x.weights + columns + k * 32},
+             {"add", begun[x.phase]}}));
         begun[x.phase] = true;
       }
     }
@@ -66,14 +74,14 @@ std::string instructions(const ConvTiles& t, const std::vector<Product>& product
 }
 
 // One product a term.
-std::string whole_products(const ConvTiles& t, const Products& p) {
+std::string whole_products(const DepthStreaming& t, const Products& p) {
   std::vector<Product> all;
   bool any[2] = {};
   for (Product x : p.shared) {
     x.phase = 0;
     all.push_back(x);
     x.phase = 1;
-    x.slab += t.n * t.row_bytes();
+    x.weights += t.conv.n * t.conv.row_bytes();
     all.push_back(x);
   }
   all.insert(all.end(), p.alone.begin(), p.alone.end());
@@ -83,15 +91,15 @@ std::string whole_products(const ConvTiles& t, const Products& p) {
     after += any[ph] ? fmt::format("      hold(sum[{}]);\n", ph)
                      : fmt::format("      for (float& x : sum[{}][0]) x = 0.f;\n", ph);
   }
-  return "      const Sweep<G>& at = pipe;\n      wgmma_fence();\n" +
+  return "      const DepthStream<G>& at = pipe;\n      wgmma_fence();\n" +
          instructions(t, all, "sum", false, {{0, 0}}) +
-         "      wgmma_commit();\n      pipe.pass_turn(last);\n      wgmma_wait();\n" + after;
+         "      wgmma_commit();\n      pipe.order_arrive(last);\n      wgmma_wait();\n" + after;
 }
 
 // hi*lo + lo*hi + hi*hi, the small ones first: one chain where lo has hi's scale, otherwise with the sums
 // brought to the next product's scale in between. Products of twice the columns have sums of their own: on
 // the same registers as others the compiler would put them one after the other.
-std::string split_products(const ConvTiles& t, const Products& p) {
+std::string split_products(const DepthStreaming& t, const Products& p) {
   using Halves = std::vector<std::array<int, 2>>;
   const std::array<int, 2> rows_lo{t.tile_half(), 0}, columns_lo{0, t.weight_shared() / 2}, none{0, 0};
   struct Sums {
@@ -112,29 +120,29 @@ std::string split_products(const ConvTiles& t, const Products& p) {
   if (!p.shared.empty()) all.push_back({"sum", p.shared, {true, true}});
   if (!p.alone.empty()) all.push_back({"part", p.alone, {alone[0], alone[1]}});
   auto pass = [&](const Sums& sums, bool add, const Halves& halves) {
-    return "      {\n      const Sweep<G> at = pipe.afresh();\n" +
+    return "      {\n      const DepthStream<G> at = pipe.afresh();\n" +
            instructions(t, sums.products, sums.name, add, halves) + "      }\n";
   };
   Halves mixed{columns_lo};
-  if (t.input_lo) mixed.insert(mixed.begin(), rows_lo);
+  if (t.conv.input_lo) mixed.insert(mixed.begin(), rows_lo);
   std::string text =
       "      float part[2][1][G::kNr]; (void)part;\n      if (scales.one) {\n      wgmma_fence();\n";
   for (const Sums& sums : all) text += pass(sums, false, mixed);
   for (const Sums& sums : all) text += pass(sums, true, {none});
-  text += "      wgmma_commit();\n      pipe.pass_turn(last);\n      wgmma_wait();\n";
+  text += "      wgmma_commit();\n      pipe.order_arrive(last);\n      wgmma_wait();\n";
   for (const Sums& sums : all) text += sums.each("hold(", ")");
   text += "      } else {\n";
   const std::string done = "      wgmma_commit();\n      wgmma_wait();\n";
   for (const Sums& sums : all) {
     text += "      wgmma_fence();\n";
-    if (t.input_lo)
+    if (t.conv.input_lo)
       text += pass(sums, false, {rows_lo}) + done + sums.each("hold(", ")") +
               sums.each("scale(", ", scales.to_columns)") + "      wgmma_fence();\n";
-    text += pass(sums, t.input_lo, {columns_lo}) + done + sums.each("hold(", ")") +
+    text += pass(sums, t.conv.input_lo, {columns_lo}) + done + sums.each("hold(", ")") +
             sums.each("scale(", ", scales.to_whole)") + "      wgmma_fence();\n" + pass(sums, true, {none}) +
             done + sums.each("hold(", ")");
   }
-  text += "      pipe.pass_turn(last);\n      }\n";
+  text += "      pipe.order_arrive(last);\n      }\n";
   for (int ph = 0; ph < 2; ++ph) {
     if (!p.shared.empty() && !alone[ph]) continue;
     text +=
@@ -144,35 +152,42 @@ std::string split_products(const ConvTiles& t, const Products& p) {
   return text;
 }
 
-// What this block's owner has, and those before it together, as operands.
+// What this block's part has, and those before it together, as operands.
 template <class F>
-std::string own(const ConvTiles& t, F value) {
-  return fmt::format("({})", by_owner(t, value));
+std::string own(const DepthStreaming& t, F value) {
+  return fmt::format("({})", by_part(each_part(t.parts, value)));
 }
 template <class F>
-std::string before_own(const ConvTiles& t, F value) {
-  return fmt::format("({})", before_owner(t, value));
+std::string before_own(const DepthStreaming& t, F value) {
+  return fmt::format("({})", before_part(each_part(t.parts, value)));
 }
+using Column = DepthStreaming::ColumnPart;
 
-// Which jobs are this block's, and the items they are made of: the pieces of all jobs for each group of
+// Which jobs are this block's, and the items they are made of: the subtiles of all jobs for each group of
 // phases, those of one group together, so that whole lines are stored at a time.
-std::string start_text(const ConvTiles& t, const std::string& g, bool fma, const std::string& role) {
-  return fmt::format(
-      "  typedef {} G;\n  constexpr bool fma = {}; (void)fma;\n"
+std::string block_start(const DepthStreaming& t, const std::string& g, bool fma, const std::string& role) {
+  return code(
+      "  typedef $g G;\n  constexpr bool fma = $fma; (void)fma;\n"
       "  const Scale& sx = *(const Scale*)(a.ws + G::kScale);\n"
       "  const Scale& sw = *(const Scale*)(a.packed + G::kWeightScale);\n"
-      "  if ({}(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
+      "  if ($not(sx.other_path | sw.other_path)) return;\n  extern __shared__ u8 raw[];\n"
       "  const int lane = threadIdx.x % 32, t = lane % 4, column0 = 2 * t; (void)column0;\n"
       "  int columns_of = -1; (void)columns_of;\n"
-      "{}  const Walk<G> walk = walk_of<G>(block, blocks, job0, jobs, {});\n"
-      "  const int groups = {}, each = groups * (G::kM / 64), items = walk.count * each;\n",
-      g, fma, fma ? "!" : "",
-      role.empty()
-          ? fmt::format("  const int owner = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
-                        "G::kTiles; (void)owner;\n",
-                        owner_of_block(t), before_own(t, &Owner::blocks), own(t, &Owner::blocks))
-          : role,
-      own(t, &Owner::planes), own(t, group_count));
+      "$role  const Walk<G> walk = walk_of<G>(block, blocks, job0, jobs, $planes);\n"
+      "  const int groups = $groups, each = groups * (G::kM / 64), items = walk.count * each;\n",
+      {{"g", g},
+       {"fma", fma},
+       {"not", fma ? "!" : ""},
+       {"role",
+        role.empty()
+            ? fmt::format(
+                  "  const int partition = {}, block = blockIdx.x - {}, blocks = {}, job0 = 0, jobs = "
+                  "G::kTiles; (void)partition;\n",
+                  part_of_block(each_part(t.parts, &Column::blocks)), before_own(t, &Column::blocks),
+                  own(t, &Column::blocks))
+            : role},
+       {"planes", own(t, &Column::planes)},
+       {"groups", own(t, group_count)}});
 }
 
 // Where float32 products read, for data that fp16 cannot hold.
@@ -183,26 +198,31 @@ std::string fma_start(const Lowering& l, const Node& conv) {
       input_value(l, conv.in[0]), input_value(l, conv.in[1]));
 }
 
-// The last warpgroup brings weights and planes; its registers go to the others.
-std::string pipe_start(const ConvTiles& t, const std::string& g) {
+// The last warpgroup is the producer of weights and planes; its registers go to the others.
+std::string pipe_start(const DepthStreaming& t, const std::string& g) {
   const int all = t.warpgroups + 1,
             registers = (65536 / (all * 128) / 8 * 8 * all - 24) / t.warpgroups / 8 * 8;
-  return fmt::format(
-      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  Sweep<G>::start(shared);\n"
-      "  if (threadIdx.x >= G::kThreads) {{\n    give_registers<24>();\n"
-      "    if (threadIdx.x == G::kThreads) Sweep<G>::bring(a, maps, shared, walk, {}, {}, (const "
-      "int(*)[2]){}_slabs + {}, {});\n    return;\n  }}\n  take_registers<{}>();\n"
-      "  const float down = sx.down * sw.down; (void)down;\n  Sweep<G> pipe;\n"
+  return code(
+      "  const u32 shared = (shared_address(raw) + 1023) & ~1023u;\n  DepthStream<G>::start(shared);\n"
+      "  if (threadIdx.x >= G::kThreads) {\n    give_registers<24>();\n"
+      "    if (threadIdx.x == G::kThreads) DepthStream<G>::produce(a, maps, shared, walk, $depth, $line, "
+      "(const "
+      "int(*)[2])$g_step_runs + $before, $groups);\n    return;\n  }\n  take_registers<$registers>();\n"
+      "  const float down = sx.down * sw.down; (void)down;\n  DepthStream<G> pipe;\n"
       "  pipe.begin(shared, walk);\n  const int warpgroup = pipe.warpgroup;\n"
-      "  const LoScales scales{{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo}};\n"
-      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + Sweep<G>::kScratchAt) + "
+      "  const LoScales scales{sx.lo == 1.f && sw.lo == 1.f, sw.lo / sx.lo, 1.f / sw.lo};\n"
+      "  float* scratch = (float*)(raw + (shared - shared_address(raw)) + DepthStream<G>::kScratchAt) + "
       "warpgroup * 4 * G::kN * 3; (void)scratch;\n",
-      own(t, &Owner::depth), own(t, &Owner::line), g, before_own(t, group_count), own(t, group_count),
-      std::min(registers, 240));
+      {{"depth", own(t, &Column::depth)},
+       {"line", own(t, &Column::line)},
+       {"g", g},
+       {"before", before_own(t, group_count)},
+       {"groups", own(t, group_count)},
+       {"registers", std::min(registers, 240)}});
 }
 
 // leave_samples(until): every warpgroup leaves a part of every sample that its block meets.
-std::string samples_text(const ConvTiles& t, const std::string& finish) {
+std::string samples_text(const DepthStreaming& t, const std::string& finish) {
   return fmt::format(
       "  int at_sample = walk.first / G::kSampleJobs;\n  auto leave_samples = [&](int until) {{\n"
       "    for (; at_sample < until; ++at_sample) {{\n"
@@ -212,22 +232,22 @@ std::string samples_text(const ConvTiles& t, const std::string& finish) {
       "      auto sample_part = [&](i64 at, int slot) {{ return (float*)(a.ws + at) + (((i64)at_sample * "
       "G::kSampleSlots + {} + slot) * (G::kThreads / 128) + warpgroup) * (G::kN * 3); }};\n{}    }}\n"
       "  }};\n",
-      own(t, &Owner::slots), own(t, &Owner::first_slot), finish);
+      own(t, &Column::slots), own(t, &Column::first_slot), finish);
 }
 
-// Where an item is: its job's tile, which piece of it, which phases; before its sums.
-std::string item_text(const ConvTiles& t, const EpilogueText& e, const std::string& g) {
-  const std::string place = "item % each / (G::kM / 64)";  // among the owner's groups
+// Where an item is: its job's tile, which subtile of it, which phases; before its sums.
+std::string item_text(const DepthStreaming& t, const EpilogueText& e, const std::string& g) {
+  const std::string place = "item % each / (G::kM / 64)";  // among the part's groups
   return fmt::format(
       "    const int k = item / each, job = walk.job(k), q = item % (G::kM / 64), tile = job_tile<G>(job);\n"
       "    const int group = {0};\n{1}    const int ed = group / {2}, eh = group % {2}, ew = 0; (void)ew;\n"
       "    float sum[2][1][G::kNr];\n",
-      t.owners.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
-      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.axis[1].classes);
+      t.parts.size() == 1 ? place : fmt::format("{}_phases[{} + {}]", g, before_own(t, group_count), place),
+      e.finish.empty() ? "" : "    leave_samples(job / G::kSampleJobs);\n", t.conv.axis[1].phases);
 }
 
 // The epilogue of an item's sums.
-std::string point_text(const EpilogueText& e) {
+std::string item_epilogue(const EpilogueText& e) {
   return e.state +
          "    { const int ud = 0, uh = 0, uw = 0;\n"
          "    const Row row = row_of<G>(tile, q, threadIdx.x / 32 % 4 * 16 + lane / 4);\n" +
@@ -240,26 +260,26 @@ std::string fma_loop(const std::string& g, const std::string& item, const std::s
       "{0}    Row rows[1][2];\n#pragma unroll\n"
       "    for (int r = 0; r < 2; ++r) rows[0][r] = row_of<G>(tile, q, threadIdx.x / 32 % 4 * 16 + lane / "
       "4 + 8 * r);\n#pragma unroll\n"
-      "    for (int ph = 0; ph < 2; ++ph) products_fma<G>(sum[ph], group * 2 + ph, {1}_classes, "
+      "    for (int ph = 0; ph < 2; ++ph) products_fma<G>(sum[ph], group * 2 + ph, {1}_phase_begin, "
       "{1}_groups, (const int(*)[3]){1}_taps, (const int(*)[3]){1}_deltas, rows, xv, wv);\n{2}  }}\n",
       item, g, point);
 }
 
 // Warpgroups that take a turn together go on while one of them has an item. One that has none leaves all
 // planes before it waits for its turn: the other may need a place in the ring that it has not left yet.
-std::string pipe_loop(const ConvTiles& t, const std::string& g, const std::string& item,
+std::string pipe_loop(const DepthStreaming& t, const std::string& g, const std::string& item,
                       const std::string& point) {
-  const int together = t.warpgroups / t.takers;
-  const bool uneven = std::ranges::any_of(t.owners, [&](const Owner& owner) {
-    return static_cast<int>(owner.groups.size()) * (t.m / 64) % together != 0;
+  const int together = t.warpgroups / t.ping_pong;
+  const bool uneven = std::ranges::any_of(t.parts, [&](const Column& part) {
+    return static_cast<int>(part.groups.size()) * (t.m / 64) % together != 0;
   });
   return fmt::format(
       "#pragma unroll 1\n"
-      "  for (int turn = pipe.taker * pipe.kTogether; turn < items; turn += G::kThreads / 128) {{\n"
-      "    const int item = turn + warpgroup % pipe.kTogether;\n"
-      "    const bool last = turn + pipe.kTogether >= items;\n"
-      "    if (pipe.kTogether > 1 && item >= items) {{ {}pipe.take_turn(); pipe.pass_turn(last); "
-      "pipe.together(); break; }}\n{}    pipe.enter(k, q);\n    pipe.take_turn();\n"
+      "  for (int wave = pipe.ping_pong * pipe.kTogether; wave < items; wave += G::kThreads / 128) {{\n"
+      "    const int item = wave + warpgroup % pipe.kTogether;\n"
+      "    const bool last = wave + pipe.kTogether >= items;\n"
+      "    if (pipe.kTogether > 1 && item >= items) {{ {}pipe.order_wait(); pipe.order_arrive(last); "
+      "pipe.together(); break; }}\n{}    pipe.enter(k, q);\n    pipe.order_wait();\n"
       "    products_{}(sum, pipe, group, last, scales);\n    pipe.together();\n"
       "    pipe.leave_for(k, (item + G::kThreads / 128) / each);\n{}  }}\n  pipe.finish();\n",
       uneven ? "pipe.finish(); " : "", item, g, point);
@@ -267,21 +287,32 @@ std::string pipe_loop(const ConvTiles& t, const std::string& g, const std::strin
 
 }  // namespace
 
-std::string swept_products(const std::string& g, const ConvTiles& t) {
-  // Groups of different owners often have the same text, for it counts from what the owner brings. Where each
-  // term is three products it stands there once, since compilers take seconds for it; where one, kernels
+std::string DepthStreaming::own_constants(const Prepared&) const {
+  ConstantsText t;
+  t.put("kPlanes", planes), t.put("kRun", run), t.put("kSideBySide", side_by_side);
+  t.put("kTileLines", tile_lines), t.put("kLinesBefore", lines_before);
+  t.put("kEvenPairs", views[0].pairs), t.put("kOddPairs", views[1].pairs), t.put("kOddAt", views[1].at);
+  t.put("kSampleJobs", jobs_of_sample()), t.put("kSampleSlots", sample_slots());
+  t.put("kPartBytes", part_bytes), t.put("kStaging", staging);
+  t.put("kGroupsOfPhases", conv.phase_groups());
+  return t.text;
+}
+
+std::string DepthStreaming::products_text(const std::string& g) const {
+  // Groups of different parts often have the same text, for it counts from what the part has brought. Where
+  // each term is three products it stands there once, since compilers take seconds for it; where one, kernels
   // became slower that way.
-  const bool once = t.input_lo && t.weights_lo;
+  const bool once = conv.input_lo && conv.weights_lo;
   std::vector<std::pair<std::string, std::string>> cases;  // text, labels
-  for (const Owner& owner : t.owners) {
-    int slab = 0;
-    for (size_t i = 0; i < owner.groups.size(); ++i) {
-      const Products p(t, owner, owner.groups[i], slab);
-      slab += owner.slabs[i][1];
-      const std::string text = t.input_lo || t.weights_lo ? split_products(t, p) : whole_products(t, p);
+  for (const ColumnPart& part : parts) {
+    int weights = 0;
+    for (size_t i = 0; i < part.groups.size(); ++i) {
+      const Products p(*this, part, part.groups[i], weights);
+      weights += part.step_runs[i][1];
+      const std::string text = conv.exact() ? split_products(*this, p) : whole_products(*this, p);
       auto same = std::ranges::find(cases, text, &std::pair<std::string, std::string>::first);
       if (!once || same == cases.end()) same = cases.insert(cases.end(), {text, ""});
-      same->second += fmt::format("case {}: ", owner.groups[i]);
+      same->second += fmt::format("case {}: ", part.groups[i]);
     }
   }
   std::string body;
@@ -290,20 +321,21 @@ std::string swept_products(const std::string& g, const ConvTiles& t) {
   body = once && cases.size() == 1 ? "  {\n" + cases[0].first + "  }\n"
                                    : "  switch (group) {\n" + body + "  }\n";
   return fmt::format(
-      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const Sweep<{0}>& pipe, int group, bool "
+      "DEVICE void products_{0}(float (&sum)[2][1][{0}::kNr], const DepthStream<{0}>& pipe, int group, bool "
       "last, const LoScales& scales) {{\n  typedef {0} G;\n{1}}}\n",
       g, body);
 }
 
-std::string sweep_text(const Lowering& l, const Fusion& fusion, const ConvTiles& t, const EpilogueText& e,
-                       const std::string& g, bool fma, const std::string& role) {
+std::string DepthStreaming::role_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e,
+                                      const std::string& g, bool fma, const std::string& role) const {
+  const DepthStreaming& t = *this;
   const bool leaves = !e.finish.empty();  // parts of reductions over space
-  std::string s = start_text(t, g, fma, role);
+  std::string s = block_start(t, g, fma, role);
   s += fma ? fma_start(l, l.graph[fusion.conv]) : pipe_start(t, g);
   s += e.kept;
   if (leaves) s += samples_text(t, e.finish);
-  s += fma ? fma_loop(g, item_text(t, e, g), point_text(e))
-           : pipe_loop(t, g, item_text(t, e, g), point_text(e));
+  s += fma ? fma_loop(g, item_text(t, e, g), item_epilogue(e))
+           : pipe_loop(t, g, item_text(t, e, g), item_epilogue(e));
   if (leaves) s += "  leave_samples((walk.first + walk.count - 1) / G::kSampleJobs + 1);\n";
   return s;
 }

@@ -1,9 +1,9 @@
 #pragma once
-// One axis of a tiling: which taps reach which outputs, and how far.
+// One axis of a convolution: which taps reach which outputs, and how far.
 #include <algorithm>
 
 #include "base/error.h"
-#include "engine/cuda/conv_tiles.h"
+#include "engine/cuda/convolution.h"
 
 namespace upweave::cuda {
 
@@ -11,8 +11,6 @@ inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b)
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int round_up(int a, int b) { return ceil_div(a, b) * b; }
 inline int modulo(int a, int b) { return a - floor_div(a, b) * b; }
-
-inline constexpr int64_t kMaxRows = int64_t{1} << 30;  // of the copy: places are 32-bit numbers
 
 // Channels of a row of the copy: as many as a swizzle's pattern has, in blocks of 64 if there are more.
 inline int row_channels(int c_in) { return c_in <= 16 ? 16 : c_in <= 32 ? 32 : 64; }
@@ -60,7 +58,7 @@ inline bool make_axis(Axis& x, int pool, bool all_outputs, std::string& why) {
   x.f = x.window / x.stride;
   x.windows = pooled && !all_outputs ? x.out / pool : ceil_div(x.out, x.window);
   x.once = x.f;
-  x.classes = x.stride;
+  x.phases = x.stride;
   bool any = false;
   for (int e = 0; e < x.stride; ++e) {
     for (int k = 0; k < x.kernel; ++k) {

@@ -48,26 +48,26 @@ template <class G> struct Pipe {
   static constexpr int kFull = G::kStages * G::kStageBytes, kTileFull = kFull + 8 * G::kStages, kLeft = kTileFull + 8;
   static constexpr bool kFew = !G::kBoxes && G::kLines > 0;  // whole lines: many warpgroups with few registers
   u32 ring;  // the stages; behind them barriers: stage filled, tile there, stage left by all
-  u64 rows[G::kPieces], weights;  // descriptors of the tile's pieces and of the ring; everything else is a constant away
+  u64 rows[G::kSubtiles], weights;  // descriptors of the tile's subtiles and of the ring; everything else is a constant away
   const u8* packed;
   const int* group_begin;
 
   DEVICE void fetch(int g) {  // by one thread
     if (kAhead) refresh();
-    const int from = group_begin[g], bytes = (group_begin[g + 1] - from) * G::kSlabBytes, st = g % G::kStages;
+    const int from = group_begin[g], bytes = (group_begin[g + 1] - from) * G::kStepBytes, st = g % G::kStages;
     barrier_expect(ring + kFull + 8 * st, bytes);
-    const u8* stream = packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kSlabBytes;
-    bulk_copy(ring + st * G::kStageBytes, stream + (i64)from * G::kSlabBytes, bytes, ring + kFull + 8 * st);
+    const u8* stream = packed + G::kStream + (i64)blockIdx.y * G::kSteps * G::kStepBytes;
+    bulk_copy(ring + st * G::kStageBytes, stream + (i64)from * G::kStepBytes, bytes, ring + kFull + 8 * st);
   }
-  DEVICE void start(const Args& a, u32 shared, int tile, const i64* chunk, const int* groups) {
+  DEVICE void start(const Args& a, u32 shared, int tile, const i64* segment, const int* groups) {
     ring = shared + G::kTileShared;
     const u32 tile_full = ring + kTileFull;
     group_begin = groups;
     packed = a.packed;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the same in all lanes for the compiler too
 #pragma unroll
-    for (int p = 0; p < G::kPieces; ++p) {
-      rows[p] = descriptor<G>(shared + piece_row<G>(warpgroup * G::kPieces + p) * (G::kCk * 2), (G::kBoxes ? G::kPitchW : 8) * G::kCk * 2);
+    for (int p = 0; p < G::kSubtiles; ++p) {
+      rows[p] = descriptor<G>(shared + subtile_row<G>(warpgroup * G::kSubtiles + p) * (G::kCk * 2), (G::kBoxes ? G::kPitchW : 8) * G::kCk * 2);
     }
     weights = descriptor<G>(ring, 8 * G::kCk * 2);
     if (threadIdx.x == 0) {
@@ -84,8 +84,8 @@ template <class G> struct Pipe {
       const u8* from = a.ws + G::kCopy + (i64)tile_row<G>(tile) * (G::kCk * 2);
       barrier_expect(tile_full, G::kTileHalf * (1 + G::kInputLo));
       for (int half = 0; half <= G::kInputLo; ++half) {
-        for (int c = 0; c < G::kChunks; ++c) {
-          bulk_copy(shared + half * G::kTileHalf + c * G::kChunkBytes, from + half * G::kCopyHalf + chunk[c], G::kChunkBytes, tile_full);
+        for (int c = 0; c < G::kSegments; ++c) {
+          bulk_copy(shared + half * G::kTileHalf + c * G::kSegmentBytes, from + half * G::kCopyHalf + segment[c], G::kSegmentBytes, tile_full);
         }
       }
       for (int g = 0; g < G::kStages && g < G::kGroups; ++g) fetch(g);
@@ -107,7 +107,7 @@ template <class G> struct Pipe {
     if (!kFew) return;
     asm volatile("" : "+l"(weights));
 #pragma unroll
-    for (int p = 0; p < G::kPieces; ++p) asm volatile("" : "+l"(rows[p]));
+    for (int p = 0; p < G::kSubtiles; ++p) asm volatile("" : "+l"(rows[p]));
   }
   DEVICE void wait(int g) { barrier_wait(ring + kFull + 8 * (g % G::kStages), g / G::kStages & 1); }
   // All products of group g are done. Either who leaves a stage last has it refilled at once; or the last warpgroup refills
@@ -127,31 +127,31 @@ template <class G> struct Pipe {
   }
 };
 
-// sum += rows x slab for one step. `tile` and `slab` are bytes from the tile's and the ring's first.
+// sum += rows x step's weights for one step. `tile` and `step's weights` are bytes from the tile's and the ring's first.
 template <class G, class P>
-DEVICE void multiply(float (&sum)[G::kSums][G::kNr], const P& pipe, int tile, int slab, const int* offset, bool add) {
+DEVICE void multiply(float (&sum)[G::kSums][G::kNr], const P& pipe, int tile, int step_weights, const int* offset, bool add) {
 #pragma unroll
   for (int k = 0; k < G::kCk / 16; ++k) {
 #pragma unroll
     for (int s = 0; s < G::kSums; ++s) {
-      wgmma<G::kN>(sum[s], pipe.rows[s % G::kPieces] + (u64)((tile + offset[s / G::kPieces] + k * 32) >> 4),
-                   pipe.weights + (u64)((slab + k * 32) >> 4), add || k > 0);
+      wgmma<G::kN>(sum[s], pipe.rows[s % G::kSubtiles] + (u64)((tile + offset[s / G::kSubtiles] + k * 32) >> 4),
+                   pipe.weights + (u64)((step_weights + k * 32) >> 4), add || k > 0);
     }
   }
 }
 
 // One group of steps; `g` and `offset` are literals of the generated code, so that addresses are constants.
 template <class G, int COUNT>
-DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kVariants], bool first, bool last) {
+DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g, const int (&offset)[COUNT * G::kPositions], bool first, bool last) {
   constexpr bool exact = G::kInputLo || G::kWeightsLo;
-  constexpr int slab_lo = G::kN * G::kCk * 2;
+  constexpr int step_weights_lo = G::kN * G::kCk * 2;
   const int stage = g % G::kStages * G::kStageBytes;
   pipe.wait(g);
   pipe.refresh_few();
   if (!exact) {
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < COUNT; ++s) multiply<G>(sum, pipe, 0, stage + s * G::kSlabBytes, offset + s * G::kVariants, !first || s > 0);
+    for (int s = 0; s < COUNT; ++s) multiply<G>(sum, pipe, 0, stage + s * G::kStepBytes, offset + s * G::kPositions, !first || s > 0);
     wgmma_commit();
     if (Pipe<G>::kAhead && !first) {
       asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
@@ -168,9 +168,9 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < COUNT; ++s) {
-      const int slab = stage + s * G::kSlabBytes;
-      if (G::kInputLo) multiply<G>(part, pipe, G::kTileHalf, slab, offset + s * G::kVariants, s > 0);
-      if (G::kWeightsLo) multiply<G>(part, pipe, 0, slab + slab_lo, offset + s * G::kVariants, G::kInputLo || s > 0);
+      const int step_weights = stage + s * G::kStepBytes;
+      if (G::kInputLo) multiply<G>(part, pipe, G::kTileHalf, step_weights, offset + s * G::kPositions, s > 0);
+      if (G::kWeightsLo) multiply<G>(part, pipe, 0, step_weights + step_weights_lo, offset + s * G::kPositions, G::kInputLo || s > 0);
     }
     wgmma_commit();
     wgmma_wait();
@@ -182,7 +182,7 @@ DEVICE void group_products(float (&sum)[G::kSums][G::kNr], Pipe<G>& pipe, int g,
     hold(part);
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < COUNT; ++s) multiply<G>(part, pipe, 0, stage + s * G::kSlabBytes, offset + s * G::kVariants, true);
+    for (int s = 0; s < COUNT; ++s) multiply<G>(part, pipe, 0, stage + s * G::kStepBytes, offset + s * G::kPositions, true);
     wgmma_commit();
     wgmma_wait();
     hold(part);

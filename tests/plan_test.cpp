@@ -56,7 +56,8 @@ using Laws = std::multiset<std::string>;
 
 void check_passes(const FusedPlan& plan) {
   const Graph& graph = plan.graph;
-  std::set<Id> memory = {0};
+  std::set<Id> memory;
+  for (Id id = 0; is_input(plan.graph, id); ++id) memory.insert(id);
   int output_written = 0;
   for (const Pass& pass : plan.passes) {
     std::set<Id> here, reads;
@@ -96,12 +97,12 @@ void check_passes(const FusedPlan& plan) {
 }
 
 void check_places(const FusedPlan& plan, Dtype dtype) {
-  EXPECT_EQ(plan.places[0].kind, Kind::kInput);
   EXPECT_EQ(plan.places[plan.graph.output].kind, Kind::kOutput);
   std::map<int64_t, int64_t> taken;  // offset -> end
   int lent = 0;
   for (Id id = 0; id < plan.graph.size(); ++id) {
     const Place& place = plan.places[id];
+    EXPECT_EQ(place.kind == Kind::kInput, is_input(plan.graph, id));
     EXPECT_EQ(place.kind == Kind::kWeights, plan.weights[id]);
     if (place.kind == Kind::kOutput && id != plan.graph.output) {
       ++lent;

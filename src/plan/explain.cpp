@@ -39,7 +39,7 @@ const char* name_of(Precision precision) { return precision == Precision::kStric
 namespace {
 
 std::string value_name(const FusedPlan& plan, Id id) {
-  if (id == 0) return "input";
+  if (is_input(plan.graph, id)) return plan.graph[id].name;
   if (id == plan.graph.output) return "output";
   for (const auto& [name, value] : plan.graph.extra_outputs) {
     if (value == id) return name;

@@ -132,7 +132,7 @@ TileWish wish_of(const Lowering& l, const Node& conv) {
   const bool strict = l.options.precision == Precision::kStrict;
   TileWish wish;
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
-  wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || conv.in[0] != 0);
+  wish.input_lo = strict && (l.options.dtype == Dtype::kF32 || !is_input(l.graph, conv.in[0]));
   wish.weights_lo = strict;
   wish.wgmma = l.chip.wgmma;
   wish.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest

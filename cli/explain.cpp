@@ -21,6 +21,9 @@ void add_explain(CLI::App& app) {
       "  upweave explain layernorm-gelu-scaling --input 2x32x16x32x32 --set stride=2,1,2\n"
       "  upweave explain 'conv_transpose kernel 64 k3 s2 p1 | max_pool 2 | gelu' --input 8x32x28x28\n"
       "  upweave explain 'conv_transpose kernel | mul t:full' --input 1x3x8x8 --shape kernel=3x4x3x3\n"
+      "  upweave explain 'input x skip | conv_transpose kernel 8 k2 s2 | add @skip' --input x=1x3x8x8 "
+      "--input "
+      "skip=1x8x16x16\n"
       "  upweave explain max-max-sum --engine cuda       # kernels and predicted time, with or without a "
       "GPU\n"
       "  upweave explain max-max-sum --json | jq .passes");

@@ -6,6 +6,7 @@
 
 #include "api/plan_impl.h"
 #include "base/dtype.h"
+#include "graph/ops/conv_transpose.h"
 
 namespace upweave::cli {
 namespace {
@@ -35,17 +36,17 @@ Scale scale_of(const Graph& graph, const std::string& name) {
   for (const Node& user : graph.nodes) {
     for (size_t slot = 1; slot < user.in.size(); ++slot) {
       if (user.in[slot] == kNone || graph[user.in[slot]].name != name) continue;
-      if (is(user, "conv_transpose") && slot == 1) {
+      if (is(user, Op::kConvTranspose) && slot == 1) {
         const Shape& kernel = graph[user.in[slot]].shape;
         const size_t spatial = kernel.size() - 2;
-        const Shape stride = per_axis(user, "stride", spatial, 1);
+        const Shape stride = conv_attrs(user, spatial).stride;
         double terms = static_cast<double>(kernel[0]);
         for (size_t a = 0; a < spatial; ++a) {
           terms *= std::max(1.0, static_cast<double>(kernel[a + 2]) / static_cast<double>(stride[a]));
         }
         return {0, 1 / std::sqrt(terms)};
       }
-      if (slot == 1 && (is(user, "mul") || is(user, "div") || user.op->name.ends_with("norm")))
+      if (slot == 1 && (is(user, Op::kMul) || is(user, Op::kDiv) || is(user, Family::kNorm)))
         return {1, 0.25};
       return {0, 0.5};
     }
@@ -74,7 +75,7 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
     for (int64_t i = 0; i < n; ++i)
       store_element(values.data(), dtype, i, scale.mean + scale.spread * normal());
   }
-  if (plan.impl().options().engine != Engine::kCuda || plan.impl().empty()) return;
+  if (!plan.impl().on_device() || plan.impl().empty()) return;
   const auto upload = [&](std::map<std::string, DeviceBuffer>& there, const std::string& name,
                           const std::vector<std::byte>& values) {
     there.try_emplace(name, plan.impl().program(), values.size())

@@ -27,7 +27,7 @@ struct Case {
   std::map<std::string, std::vector<std::byte>> data;
   std::vector<std::byte> output;  // poisoned: an element that nobody writes is a NaN
   std::map<std::string, std::vector<std::byte>> extra_outputs;
-  std::unique_ptr<DeviceBuffer> output_there;  // for the CUDA engine
+  std::unique_ptr<DeviceBuffer> output_there;  // for an engine on a device
   std::map<std::string, DeviceBuffer> inputs_there, extra_there;
 };
 

@@ -3,21 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/words.h"
 #include "graph/graph.h"
 
 namespace upweave::cli {
 namespace {
-
-template <class T>
-T choose(const std::string& word, const char* option,
-         std::initializer_list<std::pair<const char*, T>> choices) {
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    if (word == name) return value;
-    names += std::string(names.empty() ? "" : ", ") + name;
-  }
-  throw invalid("{} is '{}'; it must be one of {}", option, word, names);
-}
 
 // A name has hyphens and nothing that a text has: "max-max-sum", not "gelu" nor "clamp -1 1".
 bool looks_like_name(const std::string& text) {
@@ -73,7 +63,7 @@ void add_sizes(CLI::App& command, Request& request) {
 }
 
 void add_engine(CLI::App& command, Request& request) {
-  command.add_option("--engine", request.engine, "reference, cpu or cuda")->capture_default_str();
+  command.add_option("--engine", request.engine, words<Engine>())->capture_default_str();
   command.add_option("--dtype", request.dtype, "f32, f16, bf16, or f64 (reference only)");
   command.add_option("--precision", request.precision, "strict (as float32) or fast (as TF32)")
       ->capture_default_str();
@@ -119,14 +109,10 @@ Pipeline pipeline_of(const Request& request) {
 
 Options options_of(const Request& request) {
   Options options;
-  options.dtype = request.dtype.empty() ? Dtype::kF32 : parse_dtype(request.dtype);
-  options.engine =
-      choose<Engine>(request.engine, "--engine",
-                     {{"reference", Engine::kReference}, {"cpu", Engine::kCpu}, {"cuda", Engine::kCuda}});
-  options.precision = choose<Precision>(request.precision, "--precision",
-                                        {{"strict", Precision::kStrict}, {"fast", Precision::kFast}});
-  options.algorithm = choose<Algorithm>(request.algorithm, "--algorithm",
-                                        {{"auto", Algorithm::kAuto}, {"direct", Algorithm::kDirect}});
+  options.dtype = request.dtype.empty() ? Dtype::kF32 : named<Dtype>("--dtype", request.dtype);
+  options.engine = named<Engine>("--engine", request.engine);
+  options.precision = named<Precision>("--precision", request.precision);
+  options.algorithm = named<Algorithm>("--algorithm", request.algorithm);
   options.threads = request.threads;
   return options;
 }
@@ -192,12 +178,6 @@ Shape parse_shape(const std::string& text, const char* option) {
     if (next == end) return shape;
     p = next + 1;
   }
-}
-
-Dtype parse_dtype(const std::string& name) {
-  return choose<Dtype>(
-      name, "--dtype",
-      {{"f32", Dtype::kF32}, {"f16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"f64", Dtype::kF64}});
 }
 
 }  // namespace upweave::cli

@@ -38,6 +38,5 @@ std::map<std::string, std::string> by_input(const std::vector<std::string>& opti
                                             const std::vector<std::string>& inputs);
 std::pair<std::string, std::string> split_pair(const std::string& text, const char* option);
 Shape parse_shape(const std::string& text, const char* option);
-Dtype parse_dtype(const std::string& name);
 
 }  // namespace upweave::cli

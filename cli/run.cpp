@@ -4,10 +4,10 @@
 
 #include "api/device.h"
 #include "base/dtype.h"
+#include "base/words.h"
 #include "commands.h"
 #include "graph/graph.h"
 #include "io/npy.h"
-#include "plan/explain.h"
 #include "print.h"
 #include "request.h"
 

@@ -163,6 +163,35 @@ TEST_F(Cli, VerifyKnowsThatValuesOverflow) {
   }
 }
 
+TEST_F(Cli, ExplainPrintsEveryStage) {
+  for (const char* engine : {"cpu", "cuda", "reference"}) {
+    const Result r = run("explain batchnorm-tanh-maxpool-groupnorm --stages --engine " + std::string(engine));
+    EXPECT_EQ(r.code, 0) << r.err;
+    for (const std::string part : {"1. As written", "2. Rewritten by", "3. Plan: ", "pass 1, convolution %",
+                                   "workspace, from byte ", "4. Engine "})
+      EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
+  }
+  EXPECT_NE(run("explain --help").out.find("--stages"), std::string::npos);
+  expect_error("explain max-max-sum --stages --json", "--stages");
+}
+
+TEST_F(Cli, LogsWhenAsked) {
+  const std::string verify = "verify 'conv_transpose k 8 k3 s2 | relu' --input 1x3x4x5";
+  EXPECT_EQ(run(verify, "env -u UPWEAVE_LOG").err, "");
+  EXPECT_EQ(run(verify, "UPWEAVE_LOG=off").err, "");
+  const Result info = run(verify, "UPWEAVE_LOG=info"), debug = run(verify, "UPWEAVE_LOG=debug");
+  EXPECT_EQ(std::count(info.err.begin(), info.err.end(), '\n'), 2) << info.err;
+  for (const char* part : {"upweave: planned in ", "compiled for cpu in "}) {
+    EXPECT_NE(info.err.find(part), std::string::npos) << info.err;
+    EXPECT_NE(debug.err.find(part), std::string::npos) << debug.err;
+  }
+  for (const char* part : {"inferred ", "rewrote ", "pass of ", "cpu: ", "packed ", "ran on cpu in "})
+    EXPECT_NE(debug.err.find(part), std::string::npos) << debug.err;
+  const Result odd = run(verify, "UPWEAVE_LOG=loud");
+  EXPECT_EQ(odd.code, 0);
+  EXPECT_EQ(odd.err, "upweave: UPWEAVE_LOG is 'loud'; it must be info, debug or off\n");
+}
+
 TEST_F(Cli, MistakesOfTheCommandLine) {
   expect_error("", "subcommand");
   expect_error("frobnicate", "frobnicate");

@@ -12,12 +12,12 @@
 #include <new>
 #include <random>
 
+#include "api/road.h"
 #include "base/dtype.h"
 #include "cpu_targets.h"
-#include "engine/cpu/portions.h"
+#include "engine/cpu/micro_batch.h"
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
-#include "engine/engine.h"
 #include "engine/reference/verify.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"
@@ -51,18 +51,18 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
   Data data{infer(parse_text(text), shapes), {}, {}};
   std::normal_distribution<double> normal;
   for (const Node& node : data.graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
+    if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
     const int64_t n = count(node.shape);
     auto& bytes = data.bytes[node.name];
     bytes.resize(static_cast<size_t>(n * size_of(dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
       double v = normal(rng);
-      if (is(node, "input") && values == Values::kLargeMean) v += 1e4;
-      if (is(node, "input") && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
+      if (is(node, Op::kInput) && values == Values::kLargeMean) v += 1e4;
+      if (is(node, Op::kInput) && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
       const bool small = values == Values::kSubnormal || (values == Values::kSomeSubnormal && i % 16 < 8);
-      if (is(node, "input") && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
-      if (is(node, "input") && values == Values::kSpecial && rng() % 64 == 0) {
+      if (is(node, Op::kInput) && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
+      if (is(node, Op::kInput) && values == Values::kSpecial && rng() % 64 == 0) {
         static const double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0};
         v = kSpecial[rng() % 5];
       }
@@ -76,19 +76,21 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
 
 constexpr int64_t kGuard = 4096;  // bytes around an output
 
+inline Target cpu_target(bool fuse) {
+  Target target = engine_of(Engine::kCpu).target;
+  target.fuse = fuse;
+  return target;
+}
+
 // All outputs, the result first.
 inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dtype, int threads,
                                                       Algorithm algorithm, bool fuse,
                                                       std::vector<std::string>* notes, Precision precision) {
-  Target target = target_of(Engine::kCpu);
-  target.fuse = fuse;
-  const auto plan = std::make_shared<const FusedPlan>(make_plan(data.graph, target, dtype));
-  Options options;
-  options.dtype = dtype;
-  options.threads = threads;
-  options.algorithm = algorithm;
-  options.precision = precision;
-  const auto program = compile_cpu(plan, options);
+  const Options options = {
+      .dtype = dtype, .precision = precision, .algorithm = algorithm, .threads = threads};
+  const auto plan = std::make_shared<const FusedPlan>(
+      lower_to_plan(data.graph, tensor_shapes(data.graph), options, cpu_target(fuse)));
+  const auto program = lower_to_program(plan, options);
   if (notes) *notes = program->describe();
   std::vector<const void*> parameters;
   for (const std::string& name : parameter_names(plan->source))

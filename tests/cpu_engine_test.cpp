@@ -40,6 +40,13 @@ std::string random_text(Rng& rng, size_t spatial) {
                                    "gelu",
                                    "gelu tanh",
                                    "leaky_relu 0.2",
+                                   "elu",
+                                   "elu 0.5",
+                                   "softplus",
+                                   "softplus beta=2 threshold=5",
+                                   "sin",
+                                   "abs",
+                                   "abs | add 0.5 | sqrt",
                                    "clamp -1 0.5",
                                    "hardtanh -1 1",
                                    "add 0.5",
@@ -162,7 +169,7 @@ TEST(CpuEngine, ManySmallTiles) {
   for (const int64_t bytes : {1000, 20000}) {
     SCOPED_TRACE(std::to_string(bytes) + " bytes of cache");
     cpu::set_cache_bytes_for_test(bytes);
-    cpu::set_near_bytes_for_test(bytes);
+    cpu::set_last_level_bytes_for_test(bytes);
     for (const Named& c : kFive) {
       for (const Dtype dtype : kTypes) check(c.text, {{"input", c.input}}, 10, dtype);
       check(c.text, {{"input", c.input}}, 11, Dtype::kF32, Values::kNormal, true, Algorithm::kAuto);
@@ -172,7 +179,7 @@ TEST(CpuEngine, ManySmallTiles) {
     for (uint64_t seed = 7000; seed < 7000 + static_cast<uint64_t>(effort()) / 6; ++seed) check_random(seed);
   }
   cpu::set_cache_bytes_for_test(0);
-  cpu::set_near_bytes_for_test(0);
+  cpu::set_last_level_bytes_for_test(0);
 }
 
 // Where a 16-bit output cannot hold what lies between passes, blocks of channels are run one after the other:
@@ -199,13 +206,13 @@ TEST(CpuEngine, Slices) {
         const Data data = make_data(text, {{"input", {2, 24, 2, 12, 12}}}, dtype, rng, Values::kNormal);
         const std::vector<char> whole = run_cpu(data, dtype, 2, algorithm);
         if (direct) compare(data, whole, dtype);
-        cpu::set_near_bytes_for_test(160000);
+        cpu::set_last_level_bytes_for_test(160000);
         for (const int threads : {1, 2}) {
           std::vector<std::string> notes;
           EXPECT_EQ(run_cpu(data, dtype, threads, algorithm, true, &notes), whole) << threads << " threads";
           sliced += notes.front().find("at a time") != std::string::npos;
         }
-        cpu::set_near_bytes_for_test(0);
+        cpu::set_last_level_bytes_for_test(0);
       }
     }
   }
@@ -214,7 +221,7 @@ TEST(CpuEngine, Slices) {
 
 // Where values between passes take too much memory, a few samples are run at a time, and what a batch norm
 // cannot keep is computed again: with the bits that all samples at once would have given.
-TEST(CpuEngine, Portions) {
+TEST(CpuEngine, MicroBatches) {
   const char* head = "conv_transpose kernel 24 k3 s2 p1 | ";
   const char* tails[] = {"batch_norm weight bias | tanh | max_pool 2 | group_norm 8",
                          "batch_norm",
@@ -252,7 +259,7 @@ TEST(CpuEngine, Portions) {
       }
     }
   }
-  EXPECT_GE(kept, light ? 0 : 5);  // so that this is about portions, of both kinds
+  EXPECT_GE(kept, light ? 0 : 5);  // so that this is about micro-batches, of both kinds
   EXPECT_GE(again, 50);
 }
 
@@ -306,7 +313,7 @@ TEST(CpuEngine, DifferencesKeepNoRounding) {
   }
 }
 
-// Values and moments given out beside the result, of any pipeline, at once and in portions of the batch.
+// Values and moments given out beside the result, of any pipeline, at once and in micro-batches of the batch.
 TEST(CpuEngine, GivesOutMore) {
   const uint64_t first = fresh_seed();
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(effort()) / 4; ++seed) {

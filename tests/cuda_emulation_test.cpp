@@ -11,6 +11,7 @@
 #include <fstream>
 #include <set>
 
+#include "api/road.h"
 #include "cuda_cases.h"
 #include "eager.h"
 #include "engine/cuda/lower.h"
@@ -222,8 +223,8 @@ TEST_P(CudaEmulation, MatchesTheReference) {
   const Case& c = GetParam();
   const Graph graph = infer(parse_text(c.text), c.shapes);
   const testing::Data data = make_data(graph, c);
-  const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), c.dtype);
   const Options options = {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision};
+  const FusedPlan plan = lower_to_plan(parse_text(c.text), c.shapes, options);
   const Lowered lowered = lower(plan, options, Chip{.multiprocessors = 3});  // few: many tiles a block
   std::string said;
   for (const std::string& note : lowered.notes) said += "\n  " + note;
@@ -375,7 +376,7 @@ std::vector<Case> cases() {
     const uint64_t seed = uint64_t{testing::fresh_seed()} + 100 + k;
     const testing::RandomPipeline random = testing::random_pipeline(seed);
     testing::Random rng(seed);
-    all.push_back({"random", testing::with_outputs(random.graph, rng), testing::tensor_shapes(random.graph),
+    all.push_back({"random", testing::with_outputs(random.graph, rng), tensor_shapes(random.graph),
                    k == 0   ? Dtype::kF32
                    : k == 1 ? Dtype::kF16
                             : Dtype::kBF16,
@@ -403,9 +404,9 @@ TEST_P(CudaDifference, KeepsNoRounding) {
     store_element(data.bytes.at("input").data(), c.dtype, static_cast<int64_t>(i), 8 + input.data[i]);
     input.data[i] = load_element(data.bytes.at("input").data(), c.dtype, static_cast<int64_t>(i));
   }
-  const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), c.dtype);
-  const Lowered lowered = lower(plan, {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision},
-                                Chip{.multiprocessors = 3});
+  const Options options = {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision};
+  const FusedPlan plan = lower_to_plan(parse_text(c.text), c.shapes, options);
+  const Lowered lowered = lower(plan, options, Chip{.multiprocessors = 3});
   const std::vector<char> result = emulated(plan, lowered, data, c).front();
   const Graph convolution = infer(parse_text(conv), c.shapes);
   const testing::Errors errors =

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "api/road.h"
 #include "cuda_cases.h"
 #include "cuda_device.h"
 
@@ -19,12 +20,9 @@ TEST_P(CudaEngine, MatchesTheReference) {
   const Case& c = GetParam();
   const Graph graph = infer(parse_text(c.text), c.shapes);
   const testing::Data data = make_data(graph, c);
-  const auto plan = std::make_shared<const FusedPlan>(make_plan(graph, target_of(Engine::kCuda), c.dtype));
-  Options options;
-  options.engine = Engine::kCuda;
-  options.dtype = c.dtype;
-  options.precision = c.precision;
-  const auto program = compile_cuda(plan, options);
+  const Options options = {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision};
+  const auto plan = std::make_shared<const FusedPlan>(lower_to_plan(parse_text(c.text), c.shapes, options));
+  const auto program = lower_to_program(plan, options);
   std::string said;
   for (const std::string& note : program->describe()) said += "\n  " + note;
   SCOPED_TRACE(c.text + " of " + to_string(graph[0].shape) + said);

@@ -2,9 +2,9 @@
 // written.
 #include <gtest/gtest.h>
 
+#include "api/road.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/lower.h"
-#include "engine/engine.h"
 #include "graph/text.h"
 
 namespace upweave::cuda {
@@ -19,8 +19,7 @@ Lowered lower_text(const std::string& text, const Shapes& shapes, Precision prec
   Chip chip;
   if (!hopper)
     chip = {.major = 8, .minor = 0, .shared_bytes = 163 << 10, .multiprocessors = 108, .wgmma = false};
-  const FusedPlan plan = make_plan(infer(parse_text(text), shapes), target_of(Engine::kCuda), options.dtype);
-  return lower(plan, options, chip);
+  return lower(lower_to_plan(parse_text(text), shapes, options), options, chip);
 }
 
 std::string joined(const std::vector<std::string>& notes) {

@@ -83,6 +83,9 @@ std::vector<Case> cases() {
        {2, 2, 9}},
       {"conv_transpose k | relu", {{"input", {0, 6, 9}}, {"k", {6, 2, 3}}}, {0, 2, 11}},  // an empty batch
       {"leaky_relu 0.1 | clamp 0 1 | hardtanh -1 1", {{"input", k2d}}, k2d},
+      {"elu | elu 0.5 | softplus | softplus beta=2 threshold=5 | sin | abs | sqrt", {{"input", k2d}}, k2d},
+      {"prelu weight", {{"input", k3d}}, k3d},
+      {"prelu weight:scalar", {{"input", k2d}}, k2d},
       {"gelu | gelu tanh | relu | tanh | sigmoid | exp | swish | mish | hardswish", {{"input", k3d}}, k3d},
   };
 }
@@ -108,7 +111,7 @@ TEST(Infer, ParametersGetTheShapeTheirUserExpects) {
                            {"lw", {10, 9}},          {"lb", {10, 9}}, {"s", {1}},  {"c", {12}},
                            {"t", {2, 12, 10, 9}}};
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) {
+    if (is(node, Op::kParam)) {
       EXPECT_EQ(node.shape, expected.at(node.name)) << node.name;
     }
   }

@@ -53,9 +53,8 @@ inline bool is_factor(const Graph& graph, const Node& param) {
   for (const Node& node : graph.nodes) {
     for (size_t slot = 1; slot < node.in.size(); ++slot) {
       if (node.in[slot] == kNone || &graph[node.in[slot]] != &param) continue;
-      const bool weight =
-          slot == (is(node, "normalize") ? 2 : 1) && node.op->name.find("norm") != std::string_view::npos;
-      if (is(node, "mul") || is(node, "div") || weight) return true;
+      const bool weight = slot == (is(node, Op::kNormalize) ? 2 : 1) && is(node, Family::kNorm);
+      if (is(node, Op::kMul) || is(node, Op::kDiv) || is(node, Op::kPrelu) || weight) return true;
     }
   }
   return false;
@@ -72,7 +71,7 @@ inline std::map<std::string, Tensor> random_tensors(const Graph& graph, Random& 
       v = static_cast<double>(rng.integer(-64, 63)) / 64;
       if (v >= 0) v += 1.0 / 64;  // never 0: 0 * inf is for the cases that ask for it
     }
-    const bool input = is(node, "input");
+    const bool input = is(node, Op::kInput);
     const bool nan = fill == (input ? Fill::kNanInput : Fill::kNanParams);
     const bool inf = fill == (input ? Fill::kInfInput : Fill::kInfParams) ||
                      (fill == Fill::kInfTerms && !input && !is_factor(graph, node));
@@ -263,8 +262,26 @@ class PipelineMaker {
         [[fallthrough]];
       default:
         if (rng_.chance(0.05)) return "clamp nan 1";  // rare: it leaves nothing but NaN to compare
-        return rng_.pick<std::string>({"gelu", "gelu tanh", "tanh", "sigmoid", "relu", "leaky_relu 0.2",
-                                       "swish", "mish", "hardswish", "hardtanh -1 1", "clamp -1 inf", "exp"});
+        return rng_.pick<std::string>({"gelu",
+                                       "gelu tanh",
+                                       "tanh",
+                                       "sigmoid",
+                                       "relu",
+                                       "leaky_relu 0.2",
+                                       "swish",
+                                       "mish",
+                                       "hardswish",
+                                       "hardtanh -1 1",
+                                       "clamp -1 inf",
+                                       "exp",
+                                       "elu",
+                                       "elu 0.5",
+                                       "softplus",
+                                       "softplus beta=2 threshold=5",
+                                       "sin",
+                                       "abs",
+                                       "abs | add 0.5 | sqrt",
+                                       "prelu " + fresh("t")});
     }
   }
   std::string norm() {
@@ -298,15 +315,6 @@ inline RandomPipeline random_pipeline(uint64_t seed, const Limits& limits = {}) 
   }
 }
 
-// Of every input and parameter.
-inline Shapes tensor_shapes(const Graph& graph) {
-  Shapes shapes;
-  for (const Node& node : graph.nodes) {
-    if (node.in.empty()) shapes[node.name] = node.shape;
-  }
-  return shapes;
-}
-
 // The same pipeline with some of its values, and moments of some, given out beside the result.
 inline std::string with_outputs(const Graph& graph, Random& rng) {
   Graph more = graph;
@@ -319,7 +327,7 @@ inline std::string with_outputs(const Graph& graph, Random& rng) {
     if (rng.chance(0.2)) give(id);
     if (!rng.chance(0.3)) continue;
     Node moments;
-    moments.op = &operation("moments");
+    moments.op = &operation(Op::kMoments);
     moments.in = {id};
     moments.attrs.set("axes", std::string(rng.chance(0.7) ? "batch" : "instance"));
     give(more.add(std::move(moments)));

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "graph/operation.h"
 #include "random_pipeline.h"
 
@@ -26,9 +28,19 @@ std::string refusal(std::string_view text, const Settings& settings = {}) {
   return "accepted";
 }
 
+TEST(Text, EveryIdHasOneRow) {
+  std::set<Op> met;
+  for (const Operation* op : operations()) {
+    EXPECT_TRUE(met.insert(op->id).second) << op->name << " has the id of another row";
+    EXPECT_EQ(&operation(op->id), op);
+    EXPECT_EQ(find_operation(op->name), op);
+  }
+  EXPECT_EQ(met.size(), kOps) << "files of src/graph/ops name an Op that no row has";
+}
+
 TEST(Text, EveryExampleParsesAndPrintsItself) {
   for (const Operation* op : operations()) {
-    if (op->name == "input" || op->name == "param") continue;
+    if (op->id == Op::kInput || op->id == Op::kParam) continue;
     std::string text(op->example);
     if (const size_t at = text.find('@'); at != text.npos)
       text = "relu as " + text.substr(at + 1, 1) + " | " + text;
@@ -91,7 +103,7 @@ TEST(Text, OperandsAreNumbersTensorsOrValues) {
   EXPECT_EQ(parameter_names(graph), (std::vector<std::string>{"s", "c", "t"}));
   std::map<std::string, std::string> kinds;
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) kinds[node.name] = node.attrs.word("kind");
+    if (is(node, Op::kParam)) kinds[node.name] = node.attrs.word("kind");
   }
   EXPECT_EQ(kinds, (std::map<std::string, std::string>{{"c", "channel"}, {"s", "scalar"}, {"t", "full"}}));
   EXPECT_EQ(last(graph).in[1], 0) << "@input is the input";
@@ -119,9 +131,9 @@ TEST(Text, OutNamesAValueAndGivesItOut) {
   EXPECT_EQ(print_text(graph), text);
   ASSERT_EQ(graph.extra_outputs.size(), 2u);
   EXPECT_EQ(graph.extra_outputs[0].name, "stats");
-  EXPECT_TRUE(is(graph[graph.extra_outputs[0].value], "moments"));
-  EXPECT_TRUE(is(graph[graph.extra_outputs[1].value], "tanh"));
-  EXPECT_TRUE(is(last(graph), "mul"));
+  EXPECT_TRUE(is(graph[graph.extra_outputs[0].value], Op::kMoments));
+  EXPECT_TRUE(is(graph[graph.extra_outputs[1].value], Op::kTanh));
+  EXPECT_TRUE(is(last(graph), Op::kMul));
   for (const char* const same : {"relu out a | @a out b | tanh", "@input out x | relu", "relu out y"}) {
     EXPECT_EQ(reprint(same), same);
   }

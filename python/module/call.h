@@ -6,8 +6,8 @@
 #include "api/plan_impl.h"
 #include "array.h"
 #include "base/error.h"
+#include "base/words.h"
 #include "graph/graph.h"
-#include "plan/explain.h"
 
 namespace upweave::python {
 
@@ -80,7 +80,6 @@ class Call {
     check(name, array, shape, plan_.impl().options().dtype);
   }
   void check(const std::string& name, const Array& array, const Shape& shape, Dtype dtype) {
-    const Options& options = plan_.impl().options();
     if (array.dtype != dtype) {
       raise(PyExc_TypeError,
             name + " has dtype " + name_of(array.dtype) + "; the plan was compiled for " + name_of(dtype));
@@ -91,9 +90,10 @@ class Call {
       raise(PyExc_ValueError, name + " has shape " + to_string(array.shape) + "; the plan was compiled for " +
                                   to_string(shape));
     }
-    if (array.device.cuda() != (options.engine == Engine::kCuda)) {
+    const bool on_device = plan_.impl().on_device();
+    if (array.device.cuda() != on_device) {
       raise(PyExc_ValueError, name + " is on " + name_of(array.device) + "; the plan runs on " +
-                                  (options.engine == Engine::kCuda ? "cuda" : "cpu"));
+                                  (on_device ? name_of(plan_.impl().options().engine) : "cpu"));
     }
     set_device(array.device, name.c_str());
     if (array.device.cuda() && array.device.id != device_.id) {

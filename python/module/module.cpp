@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <cstring>
 #include <new>
 #include <optional>
 
@@ -11,12 +10,12 @@
 #include "array.h"
 #include "base/error.h"
 #include "base/watch.h"
+#include "base/words.h"
 #include "call.h"
 #include "engine/cpu/predict.h"
 #include "engine/reference/verify.h"
 #include "graph/graph.h"
 #include "graph_list.h"
-#include "plan/explain.h"
 #include "unlocked.h"
 
 namespace upweave::python {
@@ -96,28 +95,13 @@ Shape shape_from(PyObject* object, const std::string& name) {
   return shape;
 }
 
-template <class Value, size_t n>
-Value choice(const char* name, const char* given, const std::pair<const char*, Value> (&choices)[n]) {
-  std::string list;
-  for (const auto& [word, value] : choices) {
-    if (std::strcmp(word, given) == 0) return value;
-    list += (list.empty() ? "" : ", ") + std::string(word);
-  }
-  raise(PyExc_ValueError, std::string(name) + " is '" + excerpt(given) + "'; it must be one of " + list);
-}
-
 Options options_from(const char* dtype, const char* engine, const char* precision, const char* algorithm,
                      int threads) {
   Options options;
-  options.dtype = choice<Dtype>(
-      "dtype", dtype,
-      {{"f32", Dtype::kF32}, {"f16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"f64", Dtype::kF64}});
-  options.engine = choice<Engine>(
-      "engine", engine, {{"cpu", Engine::kCpu}, {"cuda", Engine::kCuda}, {"reference", Engine::kReference}});
-  options.precision =
-      choice<Precision>("precision", precision, {{"strict", Precision::kStrict}, {"fast", Precision::kFast}});
-  options.algorithm =
-      choice<Algorithm>("algorithm", algorithm, {{"auto", Algorithm::kAuto}, {"direct", Algorithm::kDirect}});
+  options.dtype = named<Dtype>("dtype", dtype);
+  options.engine = named<Engine>("engine", engine);
+  options.precision = named<Precision>("precision", precision);
+  options.algorithm = named<Algorithm>("algorithm", algorithm);
   options.threads = threads;
   return options;
 }

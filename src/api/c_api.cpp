@@ -4,6 +4,7 @@
 #include <string>
 
 #include "api/c_status.h"
+#include "base/words.h"
 #include "upweave/upweave.hpp"
 
 using namespace upweave;
@@ -94,24 +95,22 @@ Tensors tensors_of(const upweave_tensor* tensors, size_t n, const char* name) {
 }
 
 // A caller's enumeration may hold any number: it is read as one.
-template <class From, class To, size_t n>
-To choice(const From& value, const To (&values)[n], const char* name) {
+template <class Option, class From>
+Option choice(const char* name, const From& value) {
   int number;
   static_assert(sizeof number == sizeof value);
   std::memcpy(&number, &value, sizeof number);
-  if (number < 0 || number >= static_cast<int>(n))
-    throw invalid("{} is {}, which is none that exists", name, number);
-  return values[number];
+  return numbered<Option>(name, number);
 }
 
 Options options_of(const upweave_options* options) {
   Options result;
   if (!options) return result;
   const upweave_options o = sized(options, "options");
-  result.dtype = choice(o.dtype, {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64}, "dtype");
-  result.engine = choice(o.engine, {Engine::kCpu, Engine::kCuda, Engine::kReference}, "engine");
-  result.precision = choice(o.precision, {Precision::kStrict, Precision::kFast}, "precision");
-  result.algorithm = choice(o.algorithm, {Algorithm::kAuto, Algorithm::kDirect}, "algorithm");
+  result.dtype = choice<Dtype>("dtype", o.dtype);
+  result.engine = choice<Engine>("engine", o.engine);
+  result.precision = choice<Precision>("precision", o.precision);
+  result.algorithm = choice<Algorithm>("algorithm", o.algorithm);
   result.threads = o.threads;
   return result;
 }

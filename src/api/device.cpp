@@ -33,24 +33,10 @@ GpuScope::GpuScope(int gpu) {
 }
 GpuScope::~GpuScope() = default;
 
-// The driver tells host from device memory by the address. A copy from the host's ordinary memory has read it
-// when it returns, and a copy to it has written it.
-void DeviceBuffer::upload(const void* from, size_t bytes) {
-  cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(data_),
-                                        reinterpret_cast<cuda::DevicePtr>(from), bytes, nullptr),
-              "copying to the GPU");
-}
-
-void DeviceBuffer::download(void* to, size_t bytes) const {
-  cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(to),
-                                        reinterpret_cast<cuda::DevicePtr>(data_), bytes, nullptr),
-              "copying from the GPU");
-}
-
 void run_from_host(const Plan& plan, const Tensors& tensors, void* output, const Outputs& extra) {
   const PlanImpl& impl = plan.impl();
   const auto given = [&](const std::string& input) { return tensors.contains(input); };
-  if (impl.options().engine != Engine::kCuda || impl.empty() || !std::ranges::all_of(plan.inputs(), given)) {
+  if (!impl.on_device() || impl.empty() || !std::ranges::all_of(plan.inputs(), given)) {
     return plan.run(tensors, output, extra);
   }
   const auto bytes = [&](const Shape& shape) {

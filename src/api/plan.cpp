@@ -1,7 +1,10 @@
 #include <algorithm>
 
 #include "api/plan_impl.h"
+#include "api/road.h"
 #include "base/dtype.h"
+#include "base/log.h"
+#include "base/words.h"
 #include "plan/explain.h"
 
 namespace upweave {
@@ -10,18 +13,6 @@ namespace {
 constexpr size_t kAlign = 256;  // packed weights end here: enough for any device's copies
 constexpr size_t kSpareLimit = size_t{64}
                                << 20;  // a larger scratch block goes back to the system after a run
-
-std::unique_ptr<const Program> compile_for(std::shared_ptr<const FusedPlan> plan, const Options& options) {
-  switch (options.engine) {
-    case Engine::kReference:
-      return compile_reference(std::move(plan), options);
-    case Engine::kCpu:
-      return compile_cpu(std::move(plan), options);
-    case Engine::kCuda:
-      return compile_cuda(std::move(plan), options);
-  }
-  throw invalid("engine is {}, which is none that exists", static_cast<int>(options.engine));
-}
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
@@ -38,18 +29,9 @@ PlanImpl::PlanImpl(std::shared_ptr<const FusedPlan> plan, const Options& options
   for (const auto& [name, value] : source.extra_outputs) {
     extra_.push_back({name, visible_shape(source, value), output_dtype(source, value, options.dtype)});
   }
-  for (Id id = 0; id < source.size(); ++id) {
-    if (is_input(source, id) || is_param(source, id)) shapes_[source[id].name] = source[id].shape;
-  }
-  if (count(output_shape_) == 0) {
-    for (const OutputInfo& info : extra_) {
-      if (count(info.shape) > 0)
-        throw invalid("batch_size is 0, of which the extra output '{}' of shape {} has no value", info.name,
-                      to_string(info.shape));
-    }
-    return;
-  }
-  program_ = compile_for(plan_, options_);
+  shapes_ = tensor_shapes(source);
+  if (count(output_shape_) == 0) return;
+  program_ = lower_to_program(plan_, options_);
   packed_bytes_ = (program_->packed_bytes() + kAlign - 1) / kAlign * kAlign;
   scratch_bytes_ = program_->workspace_bytes();
 }
@@ -69,7 +51,7 @@ class PlanImpl::Scratch {
   Scratch(const PlanImpl& plan, void* given, size_t bytes, void* stream)
       : plan_(plan), block_(given), stream_(stream) {
     if (given) return;
-    keep_ = plan.options_.engine != Engine::kCuda && plan.workspace_bytes() <= kSpareLimit;
+    keep_ = !plan.on_device() && plan.workspace_bytes() <= kSpareLimit;
     if (keep_) {
       block_ = plan.spare_.exchange(nullptr);
       bytes = plan.workspace_bytes();  // whoever takes it next may need all of it
@@ -205,10 +187,21 @@ std::vector<const void*> PlanImpl::ordered(const Tensors& tensors, const std::ve
 
 void PlanImpl::launch(const void* packed, Pointers inputs, void* output, const Outputs& extra, void* scratch,
                       void* stream) const {
-  if (extra_.empty()) return program_->run(packed, inputs.data(), &output, scratch, stream);
-  std::vector<void*> outputs = {output};
-  for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
-  program_->run(packed, inputs.data(), outputs.data(), scratch, stream);
+  LogTimer timer;
+  if (extra_.empty()) {
+    program_->run(packed, inputs.data(), &output, scratch, stream);
+  } else {
+    std::vector<void*> outputs = {output};
+    for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
+    program_->run(packed, inputs.data(), outputs.data(), scratch, stream);
+  }
+  log_debug("{} on {} in {:.3f} ms", on_device() ? "queued" : "ran", name_of(options_.engine), timer.lap());
+}
+
+void PlanImpl::pack(const Tensors& tensors, void* packed, void* stream) const {
+  LogTimer timer;
+  program_->pack(ordered(tensors, parameters_), packed, stream);
+  log_debug("packed {} bytes of weights in {:.3f} ms", program_->packed_bytes(), timer.lap());
 }
 
 void PlanImpl::run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace,
@@ -220,7 +213,7 @@ void PlanImpl::run(const Tensors& tensors, void* output, const Outputs& extra, v
   check_workspace(workspace);
   if (empty()) return;
   const Scratch scratch(*this, workspace, workspace_bytes(), stream);
-  program_->pack(ordered(tensors, parameters_), scratch.data(), stream);
+  pack(tensors, scratch.data(), stream);
   launch(scratch.data(), ordered(tensors, inputs_), output, extra, scratch.data() + packed_bytes_, stream);
 }
 
@@ -257,7 +250,7 @@ WeightsImpl::WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& p
   packed_ = owner_->with_bytes(program.packed_bytes(), "the packed weights",
                                [&] { return program.allocate(program.packed_bytes()); });
   try {
-    program.pack(PlanImpl::ordered(parameters, owner_->parameters_), packed_, stream);
+    owner_->pack(parameters, packed_, stream);
   } catch (...) {
     program.release(packed_);
     throw;

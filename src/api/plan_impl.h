@@ -26,6 +26,7 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   const std::vector<OutputInfo>& extra_outputs() const { return extra_; }
   const Shapes& shapes() const { return shapes_; }
   const std::vector<std::string>& inputs() const { return inputs_; }
+  bool on_device() const { return engine_of(options_.engine).device; }
   bool empty() const { return !program_; }              // an empty batch: there is nothing to run
   const Program& program() const { return *program_; }  // unless empty
   size_t workspace_bytes() const { return packed_bytes_ + scratch_bytes_; }
@@ -60,6 +61,7 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
                    const void* read) const;
   void check_workspace(const void* workspace) const;
   static std::vector<const void*> ordered(const Tensors& tensors, const std::vector<std::string>& names);
+  void pack(const Tensors& tensors, void* packed, void* stream) const;
   void launch(const void* packed, Pointers inputs, void* output, const Outputs& extra, void* scratch,
               void* stream) const;
 

@@ -10,15 +10,12 @@
 
 namespace upweave {
 
-bool is(const Node& node, std::string_view op) { return node.op->name == op; }
+bool is(const Node& node, Op op) { return node.op->id == op; }
+bool is(const Node& node, Family family) { return node.op->family == family; }
 
-bool is_pool(const Node& node) {
-  return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
-}
+bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], Op::kParam); }
 
-bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], "param"); }
-
-bool is_input(const Graph& graph, Id id) { return id >= 0 && id < graph.size() && is(graph[id], "input"); }
+bool is_input(const Graph& graph, Id id) { return id >= 0 && id < graph.size() && is(graph[id], Op::kInput); }
 
 Id input_count(const Graph& graph) {
   Id n = 0;
@@ -37,7 +34,7 @@ std::vector<bool> weight_side(const Graph& graph) {
   for (Id id = 0; id < graph.size(); ++id) {
     const Node& node = graph[id];
     result[id] =
-        is(node, "param") ||
+        is(node, Op::kParam) ||
         (!node.in.empty() && std::ranges::all_of(node.in, [&](Id in) { return in == kNone || result[in]; }));
   }
   return result;
@@ -89,7 +86,7 @@ Graph prune(Graph graph) {
 std::vector<std::string> parameter_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) names.push_back(node.name);
+    if (is(node, Op::kParam)) names.push_back(node.name);
   }
   return names;
 }
@@ -98,6 +95,14 @@ std::vector<std::string> input_names(const Graph& graph) {
   std::vector<std::string> names;
   for (Id id = 0; is_input(graph, id); ++id) names.push_back(graph[id].name);
   return names;
+}
+
+Shapes tensor_shapes(const Graph& graph) {
+  Shapes shapes;
+  for (const Node& node : graph.nodes) {
+    if (node.in.empty()) shapes[node.name] = node.shape;
+  }
+  return shapes;
 }
 
 std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<bool(Id)>& wanted) {
@@ -228,7 +233,7 @@ Graph infer(Graph graph, const Shapes& shapes) {
   Graph result = std::move(graph);
   for (const auto& [name, shape] : shapes) {
     const bool known = std::ranges::any_of(result.nodes, [&](const Node& node) {
-      return (is(node, "input") || is(node, "param")) && node.name == name;
+      return (is(node, Op::kInput) || is(node, Op::kParam)) && node.name == name;
     });
     if (!known) {
       std::vector<std::string> names = input_names(result);
@@ -239,7 +244,7 @@ Graph infer(Graph graph, const Shapes& shapes) {
   }
   for (Id id = 0; id < result.size(); ++id) {
     Node& node = result[id];
-    if (is(node, "input")) {
+    if (is(node, Op::kInput)) {
       const auto it = shapes.find(node.name);
       if (it == shapes.end())
         throw invalid("the shape of {}{} is missing", node.name == "input" ? "the " : "", node.name);
@@ -251,7 +256,7 @@ Graph infer(Graph graph, const Shapes& shapes) {
     const std::vector<Id>& operands = node.in;
     node.of_parameters =
         std::ranges::all_of(operands, [&](Id in) { return in == kNone || result[in].of_parameters; });
-    if (is(node, "param")) {
+    if (is(node, Op::kParam)) {
       node.shape.clear();
       if (const auto it = shapes.find(node.name); it != shapes.end()) {
         node.shape = it->second.empty() ? Shape{1} : it->second;  // a 0-dim tensor is one value

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/op.h"
 
 namespace upweave {
 
@@ -79,8 +80,9 @@ struct Graph {
   }
 };
 
-bool is(const Node& node, std::string_view op);  // node.op->name == op
-bool is_pool(const Node& node);                  // avg_pool, max_pool or min_pool
+bool is(const Node& node, Op op);
+bool is(const Node& node, Family family);
+inline bool is_pool(const Node& node) { return is(node, Family::kPool); }
 bool is_param(const Graph& graph, Id id);
 bool is_input(const Graph& graph, Id id);  // false behind the last node
 Id input_count(const Graph& graph);        // they are the nodes from 0 on
@@ -101,6 +103,8 @@ Graph prune(Graph graph);
 // Names of the parameters in order of first use.
 std::vector<std::string> parameter_names(const Graph& graph);
 std::vector<std::string> input_names(const Graph& graph);
+// Of every input and parameter, by name.
+Shapes tensor_shapes(const Graph& graph);
 
 // The graph with every shape filled in and checked. `shapes` holds every input and the parameters; a
 // parameter that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value

@@ -153,7 +153,7 @@ class Parser {
 
   void input(const std::string& name) {
     Node node;
-    node.op = &operation("input");
+    node.op = &operation(Op::kInput);
     node.name = name;
     values_[name] = graph_.add(std::move(node));
   }
@@ -236,7 +236,7 @@ class Parser {
     }
     if (it == values_.end()) {
       Node node;
-      node.op = &operation("param");
+      node.op = &operation(Op::kParam);
       node.name = name;
       it = values_.emplace(name, graph_.add(node)).first;
     }

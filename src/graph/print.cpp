@@ -11,7 +11,7 @@ std::string number(double v) { return fmt::format("{}", v); }
 
 std::string tensor_text(const Graph& graph, Id id, const std::vector<std::string>& labels) {
   const Node& node = graph[id];
-  if (!is(node, "param")) return "@" + labels[id];
+  if (!is(node, Op::kParam)) return "@" + labels[id];
   return node.attrs.has("kind") ? fmt::format("{}:{}", node.name, node.attrs.word("kind")) : node.name;
 }
 
@@ -87,8 +87,8 @@ std::vector<std::string> make_labels(const Graph& graph) {
 }
 
 std::string any_stage(const Graph& graph, Id id, const std::vector<std::string>& labels) {
-  if (is(graph[id], "input")) return "@" + graph[id].name;
-  if (is(graph[id], "param")) return "param " + tensor_text(graph, id, labels);
+  if (is(graph[id], Op::kInput)) return "@" + graph[id].name;
+  if (is(graph[id], Op::kParam)) return "param " + tensor_text(graph, id, labels);
   return stage_text(graph, id, labels);
 }
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "api/road.h"
 #include "base/error.h"
 #include "engine/cuda/describe.h"
 #include "graph/text.h"
-#include "plan/explain.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
@@ -100,6 +100,10 @@ const char* const kStages[] = {
     "tanh",
     "relu",
     "mish",
+    "elu 0.5",
+    "softplus",
+    "sin",
+    "prelu b",
     "clamp 0 1",
     "add 1",
     "mul b",
@@ -244,8 +248,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   });
   options.engine = Engine::kCuda;
   refused_or_done("the CUDA engine", [&] {
-    const FusedPlan plan =
-        make_plan(infer(parse_text(lines[1]), shapes), target_of(Engine::kCuda), options.dtype);
+    const FusedPlan plan = lower_to_plan(parse_text(lines[1]), shapes, options);
     if (count(visible_shape(plan.source)) == 0) return;
     // Up to the kernels' texts: NVRTC takes hundreds of megabytes for what is planned in a few.
     cuda::describe(plan, options, cuda::lower(plan, options, cuda::Chip{}), "", cuda::Rates{});

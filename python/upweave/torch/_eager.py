@@ -119,7 +119,7 @@ _REDUCE = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch
 _BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "minimum": torch.minimum,
            "maximum": torch.maximum}
 _UNARY = {"relu": F.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "swish": F.silu,
-          "mish": F.mish, "hardswish": F.hardswish}
+          "mish": F.mish, "hardswish": F.hardswish, "sin": torch.sin, "abs": torch.abs, "sqrt": torch.sqrt}
 # Each takes its operands and its attributes.
 _OPERATIONS: dict[str, Callable] = {
     "conv_transpose": _conv,
@@ -134,6 +134,9 @@ _OPERATIONS: dict[str, Callable] = {
     "softmax": _softmax,
     "gelu": lambda x, a: F.gelu(x, approximate="tanh" if a.get("tanh") else "none"),
     "leaky_relu": lambda x, a: F.leaky_relu(x, a["slope"]),
+    "elu": lambda x, a: F.elu(x, a.get("alpha", 1.0)),
+    "softplus": lambda x, a: F.softplus(x, a.get("beta", 1.0), a.get("threshold", 20.0)),
+    "prelu": lambda x, w, a: F.prelu(x, w),
     "clamp": _clamp,
     "hardtanh": _clamp,
     **{name: _reduce(function) for name, function in _REDUCE.items()},

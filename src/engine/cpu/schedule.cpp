@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
 #include "graph/ops/conv_transpose.h"
+#include "graph/ops/pools.h"
 
 namespace upweave::cpu {
 namespace {
@@ -203,7 +204,7 @@ class Scheduler {
                            [&](Id id) { return dims_of(graph_[id].shape).voxels() == 1; });
       std::vector<Id> done = launch_alone(rest, [&](Id id) { return gives_statistics(id); });
       if (done.empty()) done = launch_conv(pass, rest);
-      if (done.empty()) done = launch_alone(rest, [&](Id id) { return is(graph_[id], "mean_conv"); });
+      if (done.empty()) done = launch_alone(rest, [&](Id id) { return is(graph_[id], Op::kMeanConv); });
       if (done.empty()) done = launch_tiles(pass, small, rest);
       if (done.empty()) done = launch_tiles(pass, rest, rest);
       if (done.empty()) done = launch_node(rest);
@@ -233,7 +234,7 @@ class Scheduler {
   // The first convolution whose input is in memory, or behind a head that can be done on the way in.
   std::vector<Id> launch_conv(size_t pass, const std::vector<Id>& rest) {
     for (const Id conv : rest) {
-      if (!is(graph_[conv], "conv_transpose")) continue;
+      if (!is(graph_[conv], Op::kConvTranspose)) continue;
       auto stage = std::make_unique<ConvStage>();
       std::vector<Id> done = take_head(conv, rest, *stage);
       if (!stage->input.exists() || stage->in.n == 0) continue;
@@ -263,7 +264,8 @@ class Scheduler {
       if (const auto fn = pointwise_fn(node)) {
         ConvStage::Point point;
         point.fn = *fn;
-        pointwise_numbers(node, &point.a, &point.b);
+        point.a = static_cast<float>(numbers(node).a);
+        point.b = static_cast<float>(numbers(node).b);
         if (node.in.size() > 1 && node.in[1] != kNone) {
           if (!plan_.weights[node.in[1]]) return {};
           point.operand = lookup(node.in[1]);
@@ -273,14 +275,13 @@ class Scheduler {
         if (node.shape != graph_[node.in[0]].shape) return {};
         stage.points.insert(stage.points.begin(), point);
       } else if (is_pool(node) && (node.in.size() < 2 || node.in[1] == kNone)) {
-        const size_t spatial = spatial_rank(node.shape);
+        const auto [window, stride] = pool_attrs(node);
         stage.pool = true;
-        stage.pooling = is(node, "avg_pool")   ? Pooling::kAvg
-                        : is(node, "max_pool") ? Pooling::kMax
-                                               : Pooling::kMin;
-        stage.window = extents_of(per_axis(node, "window", spatial, 1), 1);
-        stage.stride =
-            node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial, 1), 1) : stage.window;
+        stage.pooling = is(node, Op::kAvgPool)   ? Pooling::kAvg
+                        : is(node, Op::kMaxPool) ? Pooling::kMax
+                                                 : Pooling::kMin;
+        stage.window = extents_of(window, 1);
+        stage.stride = extents_of(stride, 1);
       } else {
         return {};
       }
@@ -301,9 +302,7 @@ class Scheduler {
       if (from == stride.end()) continue;
       Extents s = from->second;
       if (is_pool(node)) {
-        const size_t spatial = spatial_rank(node.shape);
-        const Extents step =
-            extents_of(per_axis(node, node.attrs.has("stride") ? "stride" : "window", spatial, 1), 1);
+        const Extents step = extents_of(pool_attrs(node).stride, 1);
         for (size_t a = 0; a < 3; ++a) {
           s[a] *= step[a];
           all[a] = common_multiple(all[a], s[a]);
@@ -318,8 +317,8 @@ class Scheduler {
   // weights takes the mean itself. Only that norm, or an addition before it, reads such a convolution.
   void center_behind(Id conv) {
     Id norm = users_[conv].front();
-    if (is(graph_[norm], "add")) norm = users_[norm].front();
-    graph_[norm].op = &operation("layer_norm");
+    if (is(graph_[norm], Op::kAdd)) norm = users_[norm].front();
+    graph_[norm].op = &operation(Op::kLayerNorm);
   }
 
   // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
@@ -334,7 +333,7 @@ class Scheduler {
       return;
     }
     convs_[conv] = result_.kernels.size();
-    const Id given = is(graph_[weights], "center") ? graph_[weights].in[0] : weights;
+    const Id given = is(graph_[weights], Op::kCenter) ? graph_[weights].in[0] : weights;
     const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, given) &&
                      stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);

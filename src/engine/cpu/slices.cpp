@@ -10,7 +10,7 @@
 namespace upweave::cpu {
 namespace {
 
-std::atomic<int64_t> near_for_test{0};
+std::atomic<int64_t> last_level_for_test{0};
 
 // Whether each channel of a sample is computed from that channel alone.
 bool keeps_channels_apart(const Graph& graph, const Node& node) {
@@ -19,7 +19,7 @@ bool keeps_channels_apart(const Graph& graph, const Node& node) {
     case Reach::kWindow:
       return true;
     case Reach::kSpace:
-      return !(is(node, "moments") || is(node, "group_norm")) ||
+      return !(is(node, Op::kMoments) || is(node, Op::kGroupNorm)) ||
              norm_sets(node, graph[node.in[0]].shape).kind == NormSets::Kind::kInstance;
     default:
       return false;
@@ -106,11 +106,11 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
   return slices;
 }
 
-int64_t near_bytes() {
-  const int64_t bytes = near_for_test;
+int64_t last_level_bytes() {
+  const int64_t bytes = last_level_for_test;
   return bytes > 0 ? bytes : int64_t{20} << 20;
 }
-void set_near_bytes_for_test(int64_t bytes) { near_for_test = bytes; }
+void set_last_level_bytes_for_test(int64_t bytes) { last_level_for_test = bytes; }
 
 void copy_block(const void* from, const Shape& whole, const Shape& part, int64_t b, int64_t element_bytes,
                 void* to) {

@@ -27,7 +27,7 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
     if (a >= spatial)
       exists.push_back(places[a - spatial] + " < 1");  // an axis that the tensor does not have
   }
-  if (is(pool, "avg_pool")) {
+  if (is(pool, Op::kAvgPool)) {
     const int terms = d.window * h.window * w.window * t_.join[0] * t_.join[1] * t_.join[2];
     x += fmt::format(" * {}", number(1.0 / terms));
   } else if (pool.in[1] != kNone) {
@@ -54,7 +54,7 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
       "{}reduce_windows<G>({}, value, [](float x, float y) {{ return {}(x, y); }}, [&](int line, int window, "
       "float x) {{\nconst At at = At{{{{first.n, 0{}}}}}; if ({}) {}x{}); }});\n",
       start, reduction_start(node), reduction_join(node), place, fmt::join(exists, " && "), store,
-      is(node, "mean") ? fmt::format(" * {}", number(1.0 / t_.c_out)) : "");
+      is(node, Op::kMean) ? fmt::format(" * {}", number(1.0 / t_.c_out)) : "");
 }
 
 void EpilogueWriter::join_rows(EpilogueText& text) {

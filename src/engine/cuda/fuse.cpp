@@ -1,3 +1,5 @@
+#include "engine/cuda/fuse.h"
+
 #include <algorithm>
 
 #include "base/dtype.h"
@@ -143,7 +145,7 @@ TileWish wish_of(const Lowering& l, const Node& conv) {
     if (other.conv == kNone || l.graph[other.conv].in[0] != conv.in[0]) return true;
     const Fusion f = choose_fusion(l, other, kNone, true);
     return std::ranges::none_of(f.nodes, [&](Id id) {
-      return f.reduction[id] && (is(l.graph[id], "moments") || is(l.graph[id], "softmax_stats"));
+      return f.reduction[id] && (is(l.graph[id], Op::kMoments) || is(l.graph[id], Op::kSoftmaxStats));
     });
   });
   return wish;
@@ -169,7 +171,7 @@ void add_wishes(const Lowering& l, const Fusion& f, const ConvGeometry& geometry
                      (!is_output(l.graph, f.pool) || l.options.dtype == Dtype::kF32);
   for (const Id id : f.nodes) {
     if (f.reduction[id])  // others keep numbers in registers for each column
-      wish.by_line = wish.by_line && is(l.graph[id], "moments") && l.graph[id].in[0] == f.conv;
+      wish.by_line = wish.by_line && is(l.graph[id], Op::kMoments) && l.graph[id].in[0] == f.conv;
     else if (f.behind_pool[id] && id != f.pool)
       wish.pool_leaves = false;
   }
@@ -382,7 +384,7 @@ static bool over(const Node& node, const char* axes) {
   return node.attrs.has("axes") && node.attrs.word("axes") == axes;
 }
 static bool joins_values(const Node& node) {
-  return is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min");
+  return is(node, Op::kSum) || is(node, Op::kMean) || is(node, Op::kMax) || is(node, Op::kMin);
 }
 
 // Whether `id` can follow `last` where whole lines leave their windows one by one: nobody else reads `last`,
@@ -440,14 +442,14 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
       if (behind || scalars) continue;
       behind = true;
       scalar = false;
-    } else if (over(node, "channel") && !scalars && node.in[0] != kNone && !is(node, "softmax_stats")) {
+    } else if (over(node, "channel") && !scalars && node.in[0] != kNone && !is(node, Op::kSoftmaxStats)) {
       f.whole_columns = true;
-      scalar = joins_values(node) || is(node, "logsumexp");
+      scalar = joins_values(node) || is(node, Op::kLogsumexp);
     } else if (over_space && !scalars &&
-               (is(node, "moments") ||
-                (over(node, "space") && (joins_values(node) || is(node, "softmax_stats"))))) {
+               (is(node, Op::kMoments) ||
+                (over(node, "space") && (joins_values(node) || is(node, Op::kSoftmaxStats))))) {
       reduction = true;
-      if (!(is(node, "moments") && node.attrs.word("axes") == "batch")) f.one_sample = true;
+      if (!(is(node, Op::kMoments) && node.attrs.word("axes") == "batch")) f.one_sample = true;
     } else {
       continue;
     }

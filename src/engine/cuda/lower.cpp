@@ -154,7 +154,7 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   // Statistics are given out as they lie.
   auto copies_statistics = [&](Id id) {
     const Node& node = l.graph[id];
-    return is_statistics(node) && is(node, "mul") &&
+    return is_statistics(node) && is(node, Op::kMul) &&
            l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
   };
   for (size_t p = 0; p < l.passes.size(); ++p) {

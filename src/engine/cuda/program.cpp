@@ -115,6 +115,12 @@ class CudaProgram final : public Program {
     const ContextScope scope(context_);
     driver().free_async(address(p), stream);
   }
+  // The driver tells host from device memory by the address. A copy from the host's ordinary memory has read
+  // it when it returns, and a copy to it has written it.
+  void copy(void* to, const void* from, size_t bytes) const override {
+    const ContextScope scope(context_);
+    check(driver().copy_async(address(to), address(from), bytes, nullptr), "copying to or from the GPU");
+  }
 
  private:
   struct Step {
@@ -210,14 +216,21 @@ class CudaProgram final : public Program {
   size_t packed_bytes_ = 0, workspace_bytes_ = 0, output_alignment_ = 1;
 };
 
-}  // namespace
-
-std::unique_ptr<Program> compile_cuda(std::shared_ptr<const FusedPlan> plan, const Options& options) {
+std::unique_ptr<Program> compile_program(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   if (options.dtype == Dtype::kF64)
     throw fail(Status::kUnsupported, "the CUDA engine has no f64; the reference engine does");
   std::optional<ContextScope> elsewhere;
   if (options.device >= 0) elsewhere.emplace(primary_context(options.device));
   return std::make_unique<CudaProgram>(*plan, options);
 }
+
+}  // namespace
+
+// The tensor cores' peak over the memory's rate.
+extern const EngineEntry cuda_engine = {.target = {.flops_per_byte = 60},
+                                        .device = true,
+                                        .compile = compile_program,
+                                        .describe = describe_anywhere,
+                                        .predict = predict_anywhere};
 
 }  // namespace upweave

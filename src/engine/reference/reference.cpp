@@ -93,7 +93,7 @@ class ReferenceProgram : public Program {
   ReferenceProgram(std::shared_ptr<const FusedPlan> plan, Dtype dtype)
       : plan_(std::move(plan)), dtype_(dtype) {
     for (const Node& node : plan_->source.nodes) {
-      if (!is(node, "param")) continue;
+      if (!is(node, Op::kParam)) continue;
       parameters_.push_back({&node, bytes_});
       bytes_ += static_cast<size_t>((count(node.shape) * size_of(dtype) + 63) / 64 * 64);
     }
@@ -142,10 +142,12 @@ class ReferenceProgram : public Program {
   size_t bytes_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Program> compile_reference(std::shared_ptr<const FusedPlan> plan, const Options& options) {
+std::unique_ptr<Program> compile(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   return std::make_unique<ReferenceProgram>(std::move(plan), options.dtype);
 }
+
+}  // namespace
+
+extern const EngineEntry reference_engine = {.compile = compile};
 
 }  // namespace upweave

@@ -1,6 +1,6 @@
 #pragma once
 // Index arithmetic that host and device share: compiled here for the tests, and as text for the kernels. G
-// holds a tiling's constants (see geometry_text in fuse.cpp); here it is any class with members of those
+// holds a tiling's constants (see geometry_text in conv_text.cpp); here it is any class with members of those
 // names.
 #define UPWEAVE_HOST_AND_DEVICE(name, ...) \
   __VA_ARGS__                              \

@@ -1,4 +1,4 @@
-#include "engine/cpu/portions.h"
+#include "engine/cpu/micro_batch.h"
 
 #include <atomic>
 
@@ -25,7 +25,7 @@ std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
     if (whole.weights[static_cast<size_t>(id)]) continue;
     if (!is_statistics(node) && node.shape[0] != all) return std::nullopt;
     const size_t rank = graph[node.in[0]].shape.size();
-    const bool convolves = is(node, "conv_transpose") || is(node, "mean_conv");
+    const bool convolves = is(node, Family::kConvolution);
     for (size_t slot = 1; slot < node.in.size() && !convolves; ++slot) {
       const Id in = node.in[slot];
       if (in == kNone || !whole.weights[static_cast<size_t>(in)]) continue;
@@ -42,18 +42,18 @@ std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
   return part;
 }
 
-void run_portions(const Portions& portions, const std::vector<std::unique_ptr<Launch>>& launches,
-                  const Bases& bases, char* scratch, int threads) {
-  const int64_t count = portions.count();
-  // The launches [from, to) of portion p; statistics are counted by the last of them, if at all.
+void run_micro_batches(const MicroBatches& batches, const std::vector<std::unique_ptr<Launch>>& launches,
+                       const Bases& bases, char* scratch, int threads) {
+  const int64_t count = batches.count();
+  // The launches [from, to) of micro-batch p; statistics are counted by the last of them, if at all.
   auto run = [&](int64_t p, size_t from, size_t to, bool counts) {
-    // The last portion is filled up with samples of the one before it.
-    const int64_t first = std::min(p * portions.samples, portions.all - portions.samples);
+    // The last micro-batch is filled up with samples of the one before it.
+    const int64_t first = std::min(p * batches.samples, batches.all - batches.samples);
     Bases b = bases;
     b.first = first;
-    b.output += first * portions.output_bytes;
-    b.workspace += p % portions.rooms * portions.room_bytes;
-    b.before = p * portions.samples;
+    b.output += first * batches.output_bytes;
+    b.workspace += p % batches.slots * batches.slot_bytes;
+    b.before = p * batches.samples;
     b.skip = b.before - first;
     b.closes = p + 1 == count;
     for (size_t i = from; i < to; ++i) {
@@ -62,16 +62,16 @@ void run_portions(const Portions& portions, const std::vector<std::unique_ptr<La
       throw_if_interrupted();
     }
   };
-  size_t ready = 0;  // launches that every portion with a room of its own has behind it
+  size_t ready = 0;  // launches that every micro-batch with a slot of its own has behind it
   for (size_t i = 0; i < launches.size(); ++i) {
     if (!launches[i]->over_batch()) continue;
-    for (int64_t p = 0; p < count; ++p) run(p, count <= portions.rooms ? ready : 0, i + 1, true);
+    for (int64_t p = 0; p < count; ++p) run(p, count <= batches.slots ? ready : 0, i + 1, true);
     ready = i + 1;
   }
-  const int64_t kept = ready == 0 ? 0 : std::min(count, portions.rooms);
+  const int64_t kept = ready == 0 ? 0 : std::min(count, batches.slots);
   for (int64_t p = count - kept; p < count; ++p) {
-    // What the last portion shares with the one before it has been replaced by results.
-    const bool shares = p + 1 == count && portions.all % portions.samples != 0;
+    // What the last micro-batch shares with the one before it has been replaced by results.
+    const bool shares = p + 1 == count && batches.all % batches.samples != 0;
     run(p, shares ? 0 : ready, launches.size(), false);
   }
   for (int64_t p = 0; p < count - kept; ++p) run(p, 0, launches.size(), false);

@@ -5,11 +5,12 @@
  *   const int64_t x_extents[] = {2, 32, 16, 32, 32}, k_extents[] = {32, 64, 4, 4, 4};
  *   const upweave_shape shapes[] = {{"input", x_extents, 5}, {"kernel", k_extents, 5}};
  *   const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}};
+ *   const upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 2, .output = y};
  *
  *   if (upweave_parse("conv_transpose kernel s2 p1 | layer_norm channel | gelu", NULL, 0, &pipeline) ||
  *       upweave_compile(pipeline, shapes, 2, NULL, &plan) ||
- *       upweave_run(plan, &(upweave_call){.size = sizeof(upweave_call), .tensors = tensors, .tensor_count =
- * 2, .output = y})) { fprintf(stderr, "%s\n", upweave_last_error());
+ *       upweave_run(plan, &call)) {
+ *     fprintf(stderr, "%s\n", upweave_last_error());
  *   }
  *   upweave_plan_free(plan);
  *   upweave_pipeline_free(pipeline);
@@ -60,13 +61,11 @@ typedef enum upweave_precision { UPWEAVE_STRICT = 0, UPWEAVE_FAST = 1 } upweave_
 /* DIRECT forbids transforms that trade additions for multiplications. */
 typedef enum upweave_algorithm { UPWEAVE_AUTO = 0, UPWEAVE_DIRECT = 1 } upweave_algorithm;
 
-/* Structs that may have more members one day begin with their size: sizeof(upweave_options) and so on, never
- * 0. A library that is older than its caller's header refuses members it does not know unless they are zero.
- */
-
-/* All zero behind `size` is a good default, and a null pointer means the same. */
+/* All zero behind `size` is a good default, and a null pointer means the same. A struct that begins with its
+ * size may have more members in later versions: a library that does not know them refuses the call unless
+ * they are zero. Structs that come in arrays stay as they are. */
 typedef struct upweave_options {
-  size_t size;
+  size_t size; /* sizeof(upweave_options) */
   upweave_dtype dtype;
   upweave_engine engine;
   upweave_precision precision;
@@ -143,7 +142,7 @@ UPWEAVE_PUBLIC void upweave_plan_free(upweave_plan* plan);
  */
 
 typedef struct upweave_call {
-  size_t size;
+  size_t size;                   /* sizeof(upweave_call) */
   const upweave_tensor* tensors; /* every input and every parameter; with `weights`, the inputs alone */
   size_t tensor_count;
   const upweave_weights* weights; /* from upweave_pack, or NULL */

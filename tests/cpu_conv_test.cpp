@@ -691,7 +691,7 @@ TEST(ConvChoice, EveryShapeHasAKernel) {
   }
 }
 
-TEST(ConvChoice, BoxesHoldWholeGranulesAndWindows) {
+TEST(ConvChoice, BoxesHoldWholeTileQuantaAndWindows) {
   Random random(fresh_seed() + 8);
   for (int n = 0; n < 200; ++n) {
     ToomCase c = random_toom(random);

@@ -76,15 +76,15 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
       store_element(values.data(), dtype, i, scale.mean + scale.spread * normal());
   }
   if (!plan.impl().on_device() || plan.impl().empty()) return;
-  const std::vector<std::byte>& input = data.at("input");
-  input_there = std::make_unique<DeviceBuffer>(plan.impl().program(), input.size());
-  output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());
-  input_there->upload(input.data(), input.size());
-  output_there->upload(output.data(), output.size());
-  for (const auto& [name, values] : extra_outputs) {
-    extra_there.try_emplace(name, plan.impl().program(), values.size())
+  const auto upload = [&](std::map<std::string, DeviceBuffer>& there, const std::string& name,
+                          const std::vector<std::byte>& values) {
+    there.try_emplace(name, plan.impl().program(), values.size())
         .first->second.upload(values.data(), values.size());
-  }
+  };
+  for (const std::string& name : plan.inputs()) upload(inputs_there, name, data.at(name));
+  output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());
+  output_there->upload(output.data(), output.size());
+  for (const auto& [name, values] : extra_outputs) upload(extra_there, name, values);
 }
 
 Outputs Case::extra() {
@@ -110,8 +110,27 @@ void Case::fetch() {
 Tensors Case::tensors() const {
   Tensors result;
   for (const auto& [name, values] : data) result[name] = values.data();
-  if (input_there) result["input"] = input_there->data();
+  for (const auto& [name, there] : inputs_there) result[name] = there.data();
   return result;
+}
+
+Tensors Case::inputs() const {
+  const Tensors all = tensors();
+  Tensors result;
+  for (const std::string& name : plan.inputs()) result[name] = all.at(name);
+  return result;
+}
+
+Tensors Case::parameters() const {
+  Tensors result = tensors();
+  for (const std::string& name : plan.inputs()) result.erase(name);
+  return result;
+}
+
+std::string input_shapes(const Plan& plan) {
+  std::vector<std::string> shapes;
+  for (const std::string& name : plan.inputs()) shapes.push_back(to_string(plan.tensor_shapes().at(name)));
+  return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
 Verdict compare(Case& c) {

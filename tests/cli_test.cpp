@@ -355,6 +355,40 @@ TEST_F(Cli, ProgressIsForTerminalsOnly) {
   EXPECT_NE(slurp(shown).find("running the reference"), std::string::npos) << slurp(shown);
 }
 
+TEST_F(Cli, ReadsEveryInput) {
+  const std::string text = "'input x skip | conv_transpose kernel 6 k4 s2 p1 | add @skip'";
+  const std::vector<float> x = write_wave("x.npy", {2, 3, 4, 5}, 0),
+                           s = write_wave("s.npy", {2, 6, 8, 10}, 1),
+                           k = write_wave("k.npy", {3, 6, 4, 4}, 2);
+  const std::string command = "run " + text + " --engine reference --param kernel=" + path("k.npy") +
+                              " --output " + path("y.npy") + " --input x=" + path("x.npy");
+  expect_error(command, "input skip is missing: add --input skip=FILE.npy");
+  expect_error(command + " --input x=" + path("s.npy"), "--input x is given twice");
+  expect_error(command + " --input z=" + path("s.npy"),
+               "--input z is none of the pipeline's inputs: x, skip");
+  expect_error(command + " --input " + path("s.npy"), "the pipeline has the inputs x, skip: say which");
+  EXPECT_EQ(run(command + " --input skip=" + path("s.npy")).code, 0);
+  const Plan plan =
+      Pipeline::parse("input x skip | conv_transpose kernel 6 k4 s2 p1 | add @skip")
+          .compile({{"x", {2, 3, 4, 5}}, {"skip", {2, 6, 8, 10}}}, {.engine = Engine::kReference});
+  std::vector<float> want(s.size());
+  plan.run({{"x", x.data()}, {"skip", s.data()}, {"kernel", k.data()}}, want.data());
+  const NpyArray got = read_npy(path("y.npy"));
+  ASSERT_EQ(got.data.size(), want.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(got.data.data(), want.data(), got.data.size()), 0);
+  // One input may be named too.
+  EXPECT_EQ(run("run relu --input input=" + path("x.npy") + " --output " + path("y.npy")).code, 0);
+
+  const std::string sizes = " --input x=1x3x4x5 --input skip=1x6x8x10";
+  expect_error("explain " + text + " --input x=1x3x4x5", "--input skip=SHAPE is missing");
+  const json explained = expect_json("explain " + text + sizes + " --json");
+  EXPECT_NE(explained.dump().find("skip"), std::string::npos);
+  EXPECT_EQ(run("explain " + text + sizes + " --engine cuda").code, 0);
+  EXPECT_EQ(run("verify " + text + sizes).code, 0);
+  EXPECT_EQ(expect_json("bench " + text + sizes + " --runs 1 --json")["input"].get<Shape>(),
+            (Shape{1, 3, 4, 5}));
+}
+
 TEST_F(Cli, WritesEveryOutput) {
   write_wave("x.npy", {2, 3, 4, 5}, 0);
   write_wave("k.npy", {3, 6, 4, 4}, 1);

@@ -52,9 +52,8 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
   std::normal_distribution<double> normal;
   for (const Node& node : data.graph.nodes) {
     if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
-    const std::string name = is(node, Op::kInput) ? "input" : node.name;
     const int64_t n = count(node.shape);
-    auto& bytes = data.bytes[name];
+    auto& bytes = data.bytes[node.name];
     bytes.resize(static_cast<size_t>(n * size_of(dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
@@ -70,7 +69,7 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
       store_element(bytes.data(), dtype, i, v);
       tensor.data[static_cast<size_t>(i)] = load_element(bytes.data(), dtype, i);
     }
-    data.tensors[name] = std::move(tensor);
+    data.tensors[node.name] = std::move(tensor);
   }
   return data;
 }
@@ -109,9 +108,11 @@ inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dt
     outputs[k].assign(bytes + 2 * kGuard, char(0xff));
     pointers.push_back(outputs[k].data() + kGuard);
   }
+  std::vector<const void*> inputs;
+  for (const std::string& name : input_names(plan->source)) inputs.push_back(data.bytes.at(name).data());
   program->pack(parameters, packed, nullptr);
   const int64_t before = allocations;
-  program->run(packed, data.bytes.at("input").data(), pointers.data(), workspace, nullptr);
+  program->run(packed, inputs.data(), pointers.data(), workspace, nullptr);
   EXPECT_EQ(allocations, before) << "run() allocates";
   for (size_t i = 0; i < 64; ++i)
     EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);

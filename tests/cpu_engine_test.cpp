@@ -338,6 +338,41 @@ TEST(CpuEngine, GivesOutMore) {
   cpu::set_scratch_limit_for_test(0);
 }
 
+// Skips at the output's resolution and at their own, one sample for all, behind statistics of the batch: at
+// once and in parts of the batch.
+TEST(CpuEngine, SeveralInputs) {
+  const Shape x = {5, 6, 7, 8}, skip = {5, 24, 14, 16}, gain = {1, 24, 14, 16}, channel = {5, 24, 1, 1};
+  const std::pair<const char*, Shapes> all[] = {
+      {"input x skip | conv_transpose kernel bias 24 k4 s2 p1 | add @skip | gelu",
+       {{"x", x}, {"skip", skip}}},
+      {"input x skip | conv_transpose kernel bias 24 k4 s2 p1 | batch_norm w b | mul @skip | instance_norm",
+       {{"x", x}, {"skip", skip}}},
+      {"input x gain | conv_transpose kernel 24 k4 s2 p1 | instance_norm | mul @gain | softmax channel",
+       {{"x", x}, {"gain", gain}}},
+      {"input x s | conv_transpose kernel 24 k4 s2 p1 | instance_norm | mul @s | relu",
+       {{"x", x}, {"s", channel}}},
+      {"input x s | avg_pool 2 | conv_transpose kernel 24 k4 s2 p1 | batch_norm | tanh out y | sub @s",
+       {{"x", x}, {"s", channel}}},
+      {"input x skip | conv_transpose kernel 24 k4 s2 p1 as y | @skip | relu | conv_transpose other 24 k3 s1 "
+       "p1 "
+       "| add @y | layer_norm channel | max_pool 2",
+       {{"x", x}, {"skip", skip}}},
+      {"input x one | @one | tanh as t | @x | conv_transpose kernel 24 k4 s2 p1 | add @t | batch_norm",
+       {{"x", x}, {"one", gain}}},
+      {"input x y | add @y | conv_transpose kernel 20 k3 s2 | group_norm 4", {{"x", x}, {"y", x}}},
+  };
+  for (const auto& [text, shapes] : all) {
+    for (const Dtype dtype : kTypes) {
+      for (const int64_t limit : {0, 1}) {
+        cpu::set_scratch_limit_for_test(limit);
+        check(text, shapes, 5, dtype, Values::kNormal, true, Algorithm::kAuto);
+      }
+    }
+    check(text, shapes, 6, Dtype::kF32, Values::kNormal, false);
+  }
+  cpu::set_scratch_limit_for_test(0);
+}
+
 // A sum along one axis that leaves as it is and meets a value of all of them: read once for each.
 TEST(CpuEngine, GivesOutWhatIsBroadcast) {
   for (const char* const fold : {"sum height", "max depth", "mean width", "min width"}) {

@@ -62,7 +62,7 @@ inline Data make_data(const Graph& graph, const Case& c, uint64_t seed = 7) {
   std::mt19937_64 rng(seed);
   for (const Node& node : graph.nodes) {
     if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
-    const std::string name = is(node, Op::kInput) ? "input" : node.name;
+    const std::string& name = node.name;
     const int64_t n = count(node.shape);
     data.bytes[name].resize(static_cast<size_t>(n * size_of(c.dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};

@@ -31,12 +31,19 @@ TEST_P(CudaEngine, MatchesTheReference) {
   std::vector<char> first;
   for (int round = 0; round < 2; ++round) {  // everything anew and poisoned; the bits must agree
     const DeviceBlock packed(program->packed_bytes()), workspace(program->workspace_bytes() + 64);
-    const DeviceBlock input(data.bytes.at("input").data(), data.bytes.at("input").size()), output(size);
+    const DeviceBlock output(size);
+    std::map<std::string, DeviceBlock> inputs;
+    std::vector<const void*> input_pointers;
+    for (const std::string& name : input_names(plan->source)) {
+      const std::vector<char>& bytes = data.bytes.at(name);
+      input_pointers.push_back(inputs.try_emplace(name, bytes.data(), bytes.size()).first->second.get());
+    }
+    void* const outputs[] = {output.get()};
     std::vector<const void*> parameters;
     for (const std::string& name : parameter_names(plan->source))
       parameters.push_back(data.bytes.at(name).data());
     program->pack(parameters, packed.get(), nullptr);
-    program->run(packed.get(), input.get(), output.get(), workspace.get(), nullptr);
+    program->run(packed.get(), input_pointers.data(), outputs, workspace.get(), nullptr);
     const std::vector<char> result = output.read(), scratch = workspace.read();
     for (size_t i = 0; i < 64; ++i)
       ASSERT_EQ(static_cast<unsigned char>(scratch[program->workspace_bytes() + i]), 0xff);

@@ -151,6 +151,21 @@ TEST(CudaLower, CoScheduledPassesGoThroughTheSamplesTwice) {
   }
 }
 
+// The inputs behind the first are more arguments, which a pipeline with one does not have; a convolution
+// reads any of them, and what follows it reads them as it reads full parameters.
+TEST(CudaLower, SeveralInputsAreMoreArguments) {
+  const Shapes shapes = {{"x", {2, 8, 6, 7}}, {"skip", {2, 16, 12, 14}}, {"other", {2, 8, 6, 7}}};
+  const Lowered lowered = lower_text(
+      "input x skip other | @other | conv_transpose kernel 16 k4 s2 p1 | add @skip | relu", shapes);
+  EXPECT_EQ(lowered.inputs, (std::vector<std::string>{"x", "skip", "other"}));
+  EXPECT_NE(joined(lowered.notes).find("conv_transpose | add | relu"), std::string::npos)
+      << joined(lowered.notes);
+  for (const char* text : {"const u8* more[2];", "a.more[0]", "a.more[1]"})
+    EXPECT_NE(lowered.source.find(text), std::string::npos) << text;
+  const Lowered one = lower_text("conv_transpose kernel 16 k4 s2 p1 | relu", {{"input", {2, 8, 6, 7}}});
+  EXPECT_EQ(one.source.find("const u8* more"), std::string::npos);
+}
+
 TEST(CudaLower, GroupsTakeTheGeneralRoad) {
   const Lowered lowered = lower_text("conv_transpose kernel 8 k3 s2 p1 g2 | relu", {{"input", {2, 6, 5, 7}}});
   EXPECT_NE(joined(lowered.notes).find("groups"), std::string::npos);

@@ -71,7 +71,7 @@ inline std::map<std::string, Tensor> random_tensors(const Graph& graph, Random& 
       v = static_cast<double>(rng.integer(-64, 63)) / 64;
       if (v >= 0) v += 1.0 / 64;  // never 0: 0 * inf is for the cases that ask for it
     }
-    const bool input = node.name == "input";
+    const bool input = is(node, Op::kInput);
     const bool nan = fill == (input ? Fill::kNanInput : Fill::kNanParams);
     const bool inf = fill == (input ? Fill::kInfInput : Fill::kInfParams) ||
                      (fill == Fill::kInfTerms && !input && !is_factor(graph, node));
@@ -90,8 +90,9 @@ inline std::map<std::string, Tensor> random_tensors(const Graph& graph, Random& 
 
 struct RandomPipeline {
   std::string text;
-  Shapes shapes;  // the input's and every kernel's; other parameters have the shape that their user expects
-  Graph graph;    // parsed, with shapes
+  // The inputs' and every kernel's; other parameters have the shape that their user expects.
+  Shapes shapes;
+  Graph graph;  // parsed, with shapes
 };
 
 struct Limits {
@@ -120,6 +121,7 @@ class PipelineMaker {
       if (extend(conv ? convolution() : motif())) ++stage;
     }
     if (labels_ > 0 && rng_.chance(0.3)) extend(fmt::format("{} @y{}", binary(), rng_.integer(1, labels_)));
+    give_inputs();
     return pipeline_;
   }
 
@@ -139,6 +141,31 @@ class PipelineMaker {
     }
     pipeline_.shapes.erase(kernel);
     return false;
+  }
+
+  // Some of the full tensors come with every run: inputs, a few with one sample for all.
+  void give_inputs() {
+    const RandomPipeline before = pipeline_;
+    std::string names = "input input";
+    for (const std::string& name : parameter_names(before.graph)) {
+      const std::string full = name + ":full";
+      const size_t at = pipeline_.text.find(" " + full);
+      if (at == std::string::npos || !rng_.chance(0.3)) continue;
+      pipeline_.text.replace(at + 1, full.size(), "@" + name);
+      names += " " + name;
+      for (const Node& node : before.graph.nodes) {
+        if (node.name == name) pipeline_.shapes[name] = node.shape;
+      }
+      if (rng_.chance(0.3)) pipeline_.shapes[name][0] = 1;
+    }
+    if (pipeline_.text == before.text) return;
+    pipeline_.text = names + " | " + pipeline_.text;
+    std::optional<Graph> graph = fits(pipeline_.text);
+    if (graph) {
+      pipeline_.graph = std::move(*graph);
+    } else {
+      pipeline_ = before;
+    }
   }
 
   std::optional<Graph> fits(const std::string& text) const {

@@ -30,6 +30,16 @@ class Call {
     arrays_.push_back(std::move(array));
   }
 
+  // One array, or a tuple of one for each of the plan's inputs, in their order.
+  void add_inputs(PyObject* object) {
+    const std::vector<std::string>& names = plan_.inputs();
+    if (!PyTuple_Check(object)) return add(names[0], object);
+    if (PyTuple_Size(object) != static_cast<Py_ssize_t>(names.size()))
+      raise(PyExc_TypeError, "the pipeline has the inputs " + listed(names));
+    for (size_t i = 0; i < names.size(); ++i)
+      add(names[i], PyTuple_GetItem(object, static_cast<Py_ssize_t>(i)));
+  }
+
   void set_output(PyObject* object, bool fresh) {
     output_ = array_of(object, "out", stream_);
     check("out", output_, plan_.output_shape());
@@ -74,7 +84,8 @@ class Call {
       raise(PyExc_TypeError,
             name + " has dtype " + name_of(array.dtype) + "; the plan was compiled for " + name_of(dtype));
     }
-    const bool scalar = count(shape) == 1 && count(array.shape) == 1 && name != "out" && name != "input";
+    const bool scalar = count(shape) == 1 && count(array.shape) == 1 && name != "out" &&
+                        std::ranges::find(plan_.inputs(), name) == plan_.inputs().end();
     if (array.shape != shape && !scalar) {
       raise(PyExc_ValueError, name + " has shape " + to_string(array.shape) + "; the plan was compiled for " +
                                   to_string(shape));

@@ -36,6 +36,7 @@ Pipeline Pipeline::named(std::string_view slug, const Settings& settings) {
 
 std::string Pipeline::text() const { return print_text(*graph_); }
 
+std::vector<std::string> Pipeline::inputs() const { return input_names(*graph_); }
 std::vector<std::string> Pipeline::parameters() const { return parameter_names(*graph_); }
 
 Plan Pipeline::compile(const Shapes& shapes, const Options& options) const {

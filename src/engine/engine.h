@@ -17,11 +17,12 @@ class Program {
   virtual size_t workspace_bytes() const = 0;  // scratch of one run, alignment 64
   // `parameters` are in the order of parameter_names(plan.source), elements of the program's Dtype.
   virtual void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const = 0;
-  // `outputs`: where the result goes, then each of plan.graph.extra_outputs.
-  virtual void run(const void* packed, const void* input, void* const* outputs, void* workspace,
+  // `inputs`: the graph's, in their order. `outputs`: where the result goes, then each of
+  // plan.graph.extra_outputs.
+  virtual void run(const void* packed, const void* const* inputs, void* const* outputs, void* workspace,
                    void* stream) const = 0;
   void run(const void* packed, const void* input, void* output, void* workspace, void* stream) const {
-    run(packed, input, &output, workspace, stream);
+    run(packed, &input, &output, workspace, stream);
   }
   // What `explain` adds: algorithm, tiles, kernels; one line each.
   virtual std::vector<std::string> describe() const { return {}; }

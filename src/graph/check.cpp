@@ -32,11 +32,13 @@ void check_operands(const Graph& graph, Id id) {
 }  // namespace
 
 void check(const Graph& graph) {
-  if (graph.nodes.empty()) throw broken("the graph has no input");
+  if (!is_input(graph, 0)) throw broken("the graph has no input");
   std::set<std::string> tensors, outputs;
   for (Id id = 0; id < graph.size(); ++id) {
     const Node& node = graph[id];
     if (!node.op) throw broken("node {} has no operation", id);
+    if (id > 0 && is_input(graph, id) && !is_input(graph, id - 1))
+      throw broken("node {}: the input {} is not among the first nodes", id, node.name);
     check_operands(graph, id);
     if (node.shape.empty()) throw broken("node {}: {} has no shape", id, node.op->name);
     if (node.in.empty()) {

@@ -19,7 +19,7 @@ class PlanChecker {
       throw broken("{} nodes have {} places", graph_.nodes.size(), plan.places.size());
     left_by_.assign(graph_.nodes.size(), kNone);
     last_read_ = computed_by_ = left_by_;
-    left_by_[0] = 0;
+    for (Id id = 0; is_input(graph_, id); ++id) left_by_[id] = 0;
   }
 
   void check_passes() {
@@ -111,7 +111,7 @@ class PlanChecker {
   const FusedPlan& plan_;
   const Graph& graph_;
   int number_ = 0;                                      // of the pass, from 1
-  std::vector<int> computed_by_, left_by_, last_read_;  // passes' numbers; the input is left by 0
+  std::vector<int> computed_by_, left_by_, last_read_;  // passes' numbers; inputs are left by 0
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace upweave {
 namespace {
 
 std::string value_name(const FusedPlan& plan, Id id) {
-  if (id == 0) return "input";
+  if (is_input(plan.graph, id)) return plan.graph[id].name;
   if (id == plan.graph.output) return "output";
   for (const auto& [name, value] : plan.graph.extra_outputs) {
     if (value == id) return name;

@@ -33,8 +33,8 @@ class Planner {
   Planner(const Graph& graph, const Target& target, Dtype dtype)
       : graph_(graph), target_(target), dtype_(dtype), weights_(weight_side(graph)), readers_(users(graph)) {
     memory_.assign(graph.nodes.size(), false);
+    for (Id id = 0; is_input(graph, id); ++id) memory_[id] = true;
     known_ = memory_;
-    known_[0] = memory_[0] = true;
     outputs_ = {graph.output};
     for (const Output& output : graph.extra_outputs) outputs_.push_back(output.value);
   }
@@ -247,9 +247,9 @@ class Planner {
       }
     }
     auto bytes = [&](Id id) {
-      const int64_t element = id == 0         ? size_of(dtype_)
-                              : is_output(id) ? size_of(output_dtype(graph_, id, dtype_))
-                                              : 4;
+      const int64_t element = is_input(graph_, id) ? size_of(dtype_)
+                              : is_output(id)      ? size_of(output_dtype(graph_, id, dtype_))
+                                                   : 4;
       return static_cast<double>(count(graph_[id].shape)) * static_cast<double>(element);
     };
     for (const Id id : pass.reads) pass.bytes += bytes(id);
@@ -301,7 +301,7 @@ void separate_outputs(Graph& graph) {
 std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
   const Graph& graph = plan.graph;
   std::vector<Place> places(graph.nodes.size());
-  places[0].kind = Place::Kind::kInput;
+  for (Id id = 0; is_input(graph, id); ++id) places[id].kind = Place::Kind::kInput;
   for (Id id = 0; id < graph.size(); ++id) {
     if (plan.weights[id]) places[id].kind = Place::Kind::kWeights;
   }

@@ -114,6 +114,10 @@ const char* const kStages[] = {
     "relu as y",
     "@y",
     "@input",
+    "input input s",
+    "input x s",
+    "add @s",
+    "@s",
     "maximum t:full",
     "param kernel",
     "center",
@@ -212,7 +216,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   if (what == 4) change_number(lines[1], random);
   if (what == 5 || what == 6) change_number(lines[2 + random() % (lines.size() - 2)], random);
   if (what == 7) {
-    const char* const names[] = {"kernel", "bias", "b", "t", "w", "k2"};
+    const char* const names[] = {"kernel", "bias", "b", "t", "w", "k2", "x", "s"};
     std::string shape = any_of(kNumbers, random);
     for (unsigned i = random() % 5; i > 0; --i) shape += std::string("x") + any_of(kNumbers, random);
     lines.push_back(std::string(any_of(names, random)) + "=" + shape);

@@ -27,6 +27,10 @@ class Pipeline(NamedTuple):
     output: int
     outputs: dict[str, int]  # the values that `out` gives out besides, by name
 
+    @property
+    def inputs(self) -> list[str]:
+        return [node.name for node in self.nodes if node.operation == "input"]
+
 
 @functools.lru_cache(maxsize=512)
 def parse(text: str) -> Pipeline:
@@ -158,9 +162,9 @@ def evaluate(pipeline: Pipeline, input: Tensor, tensors: dict[str, Tensor]) -> l
     """The value of every node."""
     values: list[Tensor] = []
     for node in pipeline.nodes:
-        if node.operation == "input":
+        if not values:  # the first input
             value = input
-        elif node.operation == "param":
+        elif node.operation in ("input", "param"):
             value = tensors[node.name]
         else:
             operation = _OPERATIONS.get(node.operation)

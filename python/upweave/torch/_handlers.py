@@ -340,7 +340,7 @@ def _operand(r: Region, value: Value, node: Node) -> str:
     if [value.axes[d] for d in there] == [(1,)]:
         return f"{r.vector(node, 'operand')}:channel"
     if value.plain and same(shape, value.shape):
-        return f"{r.tensor(node, 'operand')}:full"
+        return r.tensor(node, "operand")
     raise NotCovered("a tensor is neither one value, nor one a channel, nor of the value's shape")
 
 

@@ -15,16 +15,22 @@ std::atomic<int64_t> limit_for_test{0};
 std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
   FusedPlan part = whole;
   Graph& graph = part.graph;
-  graph[0].shape[0] = samples;
-  for (Id id = 1; id < graph.size(); ++id) {
+  const Id inputs = input_count(graph);
+  const int64_t all = batch_size(graph);
+  for (Id id = 0; id < inputs; ++id) {
+    if (graph[id].shape[0] == all) graph[id].shape[0] = samples;
+  }
+  for (Id id = inputs; id < graph.size(); ++id) {
     Node& node = graph[id];
     if (whole.weights[static_cast<size_t>(id)]) continue;
+    if (!is_statistics(node) && node.shape[0] != all) return std::nullopt;
+    const size_t rank = graph[node.in[0]].shape.size();
     const bool convolves = is(node, Family::kConvolution);
     for (size_t slot = 1; slot < node.in.size() && !convolves; ++slot) {
       const Id in = node.in[slot];
       if (in == kNone || !whole.weights[static_cast<size_t>(in)]) continue;
       const Shape& shape = graph[in].shape;
-      if (shape.size() == graph[0].shape.size() && shape[0] != 1) return std::nullopt;
+      if (rank > 2 && shape.size() == rank && shape[0] != 1) return std::nullopt;
     }
     node.shape = node.op->shape(graph, node);
   }
@@ -45,7 +51,6 @@ void run_micro_batches(const MicroBatches& batches, const std::vector<std::uniqu
     const int64_t first = std::min(p * batches.samples, batches.all - batches.samples);
     Bases b = bases;
     b.first = first;
-    b.input += first * batches.input_bytes;
     b.output += first * batches.output_bytes;
     b.workspace += p % batches.slots * batches.slot_bytes;
     b.before = p * batches.samples;

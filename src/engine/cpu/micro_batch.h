@@ -13,13 +13,14 @@
 
 namespace upweave::cpu {
 
-// The plan of so many samples, or nothing where a parameter varies along the batch.
+// The plan of so many samples, or nothing where a parameter varies along the batch, or what is computed is of
+// one sample for all.
 std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples);
 
 struct MicroBatches {
-  int64_t samples = 0, all = 0;               // of one micro-batch, of the batch
-  int64_t slots = 1, slot_bytes = 0;          // what lies between passes, for so many micro-batches
-  int64_t input_bytes = 0, output_bytes = 0;  // of one sample
+  int64_t samples = 0, all = 0;       // of one micro-batch, of the batch
+  int64_t slots = 1, slot_bytes = 0;  // what lies between passes, for so many micro-batches
+  int64_t output_bytes = 0;           // of one sample
 
   int64_t count() const { return (all + samples - 1) / samples; }
 };

@@ -83,12 +83,11 @@ class CpuProgram final : public Program {
     }
   }
 
-  void run(const void* packed, const void* input, void* const* outputs, void* workspace,
+  void run(const void* packed, const void* const* inputs, void* const* outputs, void* workspace,
            void*) const override {
-    const int64_t in = count(part_[0].shape) * size_of(dtype_),
-                  out = count(part_[part_.output].shape) * size_of(dtype_);
+    const int64_t out = count(part_[part_.output].shape) * size_of(dtype_);
     Bases bases;
-    bases.input = static_cast<const char*>(input);
+    bases.inputs = inputs;
     bases.output = static_cast<char*>(outputs[0]);
     bases.outputs = outputs;
     bases.kept = static_cast<char*>(workspace);
@@ -98,7 +97,7 @@ class CpuProgram final : public Program {
       return run_micro_batches(*micro_batches_, schedule_.launches, bases,
                                bases.workspace + slots() * values_bytes(), usable_threads(threads_));
     }
-    for (int64_t n = 0; n < samples_; ++n, bases.input += in) {
+    for (int64_t n = 0; n < samples_; ++n, ++bases.first) {
       for (int64_t b = 0; b < parts(); ++b, bases.output += out) {
         bases.packed = static_cast<const char*>(packed) + b * block_bytes();
         char* scratch = bases.workspace + values_bytes();
@@ -197,7 +196,7 @@ class CpuProgram final : public Program {
   // Where everything at once takes too much: micro-batches that give each thread some tiles, and slots for as
   // many of them as fit.
   void take_micro_batches(const Options& options) {
-    const int64_t limit = scratch_limit(threads_), all = plan_->graph[0].shape[0];
+    const int64_t limit = scratch_limit(threads_), all = batch_size(plan_->graph);
     if (static_cast<int64_t>(workspace_bytes()) <= limit || !schedule_.cuts_samples) return;
     for (int64_t samples = std::min<int64_t>(all - 1, kMicroBatch * threads_); samples > 0; samples /= 2) {
       const std::optional<FusedPlan> plan = cut_samples(*plan_, samples);
@@ -206,11 +205,7 @@ class CpuProgram final : public Program {
       if (!schedule.cuts_samples) return;
       take(std::move(schedule));
       part_ = plan->graph;
-      MicroBatches batches{samples,
-                           all,
-                           1,
-                           values_bytes(),
-                           count(part_[0].shape) / samples * size_of(dtype_),
+      MicroBatches batches{samples, all, 1, values_bytes(),
                            count(part_[part_.output].shape) / samples * size_of(dtype_)};
       const int64_t left = limit - kept_bytes() - scratch_;
       const auto returns = [](const auto& launch) { return launch->over_batch(); };

@@ -44,7 +44,7 @@ class Scheduler {
     memory_.resize(graph_.nodes.size());
     for (const Pass& pass : plan.passes) nodes_.push_back(pass.nodes);
     for (size_t p = 0; p < nodes_.size(); ++p) recompute_large(p);
-    memory_[0] = {Memory::Where::kInput, 0, options.dtype, dims_of(graph_[0].shape)};
+    for (Id id = 0; is_input(graph_, id); ++id) memory_[id] = input_place(id);
   }
 
   Schedule run() {
@@ -61,6 +61,13 @@ class Scheduler {
 
  private:
   // --- places
+
+  // `source` has the shapes of the whole batch: one sample for all of it is read from its start by each part.
+  Memory input_place(Id id) const {
+    Memory m{Memory::Where::kInput, id, options_.dtype, dims_of(graph_[id].shape)};
+    if (plan_.source[id].shape[0] > 1) m.sample_bytes = m.dims.c * m.dims.voxels() * size_of(m.type);
+    return m;
+  }
 
   Memory output_place() const {
     return {Memory::Where::kOutput, 0, options_.dtype, dims_of(graph_[graph_.output].shape)};

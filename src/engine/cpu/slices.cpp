@@ -53,9 +53,9 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
     if (whole.graph[id].op->reach(whole.graph[id]) != Reach::kPoint) return std::nullopt;
   }
 
-  Slices slices{whole.graph[0].shape[0], blocks, whole};
-  Graph& graph = slices.plan.graph;
   const Id conv = whole.passes[0].conv;
+  Slices slices{whole.graph[conv].shape[0], blocks, whole};
+  Graph& graph = slices.plan.graph;
   const int64_t channels = graph[conv].shape[1];
   if (channels % blocks != 0 || conv_geometry(graph, graph[conv]).groups != 1) return std::nullopt;
 
@@ -76,7 +76,7 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
       node.shape[0] = 1;
       continue;
     }
-    if (id != conv && !keeps_channels_apart(whole.graph, node)) return std::nullopt;
+    if (is_input(graph, id) || (id != conv && !keeps_channels_apart(whole.graph, node))) return std::nullopt;
     for (size_t slot = 0; slot < node.in.size(); ++slot) {
       const Id in = node.in[slot];
       if (in == kNone || (id == conv && slot == 0)) continue;

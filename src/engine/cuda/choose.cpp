@@ -61,7 +61,7 @@ EpilogueNeeds needs_of(const Lowering& l, const Node& conv) {
   const bool strict = l.options.precision == Precision::kStrict;
   EpilogueNeeds needs;
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
-  needs.input_lo = strict && (l.options.dtype == Dtype::kF32 || conv.in[0] != 0);
+  needs.input_lo = strict && (l.options.dtype == Dtype::kF32 || !is_input(l.graph, conv.in[0]));
   needs.weights_lo = strict;
   needs.wgmma = l.chip.wgmma;
   needs.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest

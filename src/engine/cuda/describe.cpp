@@ -22,7 +22,7 @@ double plan_products(const FusedPlan& plan, const Options& options) {
     for (const Id id : pass.nodes) {
       if (!is(plan.graph[id], Op::kConvTranspose)) continue;
       const bool strict = options.precision == Precision::kStrict;
-      const bool wide = options.dtype == Dtype::kF32 || plan.graph[id].in[0] != 0;
+      const bool wide = options.dtype == Dtype::kF32 || !is_input(plan.graph, plan.graph[id].in[0]);
       sum += flops(plan.graph, id) * (strict ? wide ? 3 : 2 : 1);
     }
   }
@@ -30,7 +30,8 @@ double plan_products(const FusedPlan& plan, const Options& options) {
 }
 
 double end_bytes(const FusedPlan& plan, Dtype dtype) {
-  const int64_t elements = count(plan.source[0].shape) + count(visible_shape(plan.source));
+  int64_t elements = count(visible_shape(plan.source));
+  for (Id id = 0; is_input(plan.source, id); ++id) elements += count(plan.source[id].shape);
   return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
 }
 

@@ -89,7 +89,7 @@ std::string Source::address(Id id) const {
   const Location& place = places[id];
   switch (place.kind) {
     case Location::Kind::kInput:
-      return "a.input";
+      return id == 0 ? "a.input" : fmt::format("a.more[{}]", id - 1);
     case Location::Kind::kOutput:
       return "a.output";
     case Location::Kind::kWorkspace:

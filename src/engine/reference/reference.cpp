@@ -108,10 +108,11 @@ class ReferenceProgram : public Program {
     }
   }
 
-  void run(const void* packed, const void* input, void* const* outputs, void*, void*) const override {
+  void run(const void* packed, const void* const* inputs, void* const* outputs, void*, void*) const override {
     const Graph& graph = plan_->source;
     std::map<std::string, Tensor> tensors;
-    tensors["input"] = load_tensor(input, dtype_, graph[0].shape);
+    for (Id id = 0; is_input(graph, id); ++id)
+      tensors[graph[id].name] = load_tensor(inputs[id], dtype_, graph[id].shape);
     for (const auto& [node, offset] : parameters_) {
       tensors[node->name] = load_tensor(static_cast<const std::byte*>(packed) + offset, dtype_, node->shape);
     }

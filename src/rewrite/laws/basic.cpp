@@ -24,14 +24,14 @@ std::optional<Graph> drop_identity(const Graph& graph, Id id, Firing& firing) {
     }
   }
   // A plan needs something to do: a pipeline that only hands its input on keeps its one operation.
-  if (!identity || (id == graph.output && node.in[0] == 0)) return std::nullopt;
+  if (!identity || (id == graph.output && is_input(graph, node.in[0]))) return std::nullopt;
   firing.where = print_stage(graph, id);
   firing.why = "it gives back each element as it is";
   return Edit(graph).replace(id, node.in[0]);
 }
 
 // Two nodes of the same operation with the same operands and attributes are one value: it is computed once,
-// and rounded once. Exact. Tried at the input, for all nodes at once.
+// and rounded once. Exact. Tried at the first input, for all nodes at once.
 std::optional<Graph> share_equal(const Graph& graph, Id id, Firing& firing) {
   if (id != 0) return std::nullopt;
   std::map<std::pair<const Operation*, std::vector<Id>>, std::vector<Id>> seen;

@@ -266,7 +266,7 @@ def test_two_convolutions_are_two_calls():
     (lambda: [busy(nn.BatchNorm2d(4)), nn.ReLU(), nn.Dropout()], "mul t0:channel | add t1:channel | relu | conv_"),
     (lambda: [nn.GroupNorm(2, 4), nn.SiLU()], "group_norm 2 weight=t0 bias=t1 eps=1e-05 | swish | conv_"),
     (lambda: [nn.MaxPool2d(2), nn.Hardsigmoid()], "max_pool 2 | add 3.0 | clamp 0.0 6.0 | div 6.0 | conv_"),
-    (lambda: [nn.ELU(), nn.Tanh()], "tanh | conv_"),
+    (lambda: [nn.CELU(), nn.Tanh()], "tanh | conv_"),
     (lambda: [nn.InstanceNorm2d(4), nn.LeakyReLU(0.1)], "instance_norm eps=1e-05 | leaky_relu 0.1 | conv_"),
     (lambda: [nn.Tanh(), nn.MaxPool2d(3, padding=1), nn.ReLU()], "relu | conv_")))
 def test_what_stands_before(head, text):

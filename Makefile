@@ -5,9 +5,9 @@
 #   make wheel  dist/upweave-*.whl, for every Linux of glibc 2.28 and later
 #   make bench  the five pipelines beside PyTorch and oneDNN
 #   make test-gpu, make bench-gpu  the same on a GPU, with what make test has built
-#   make format, make clean
+#   make format, make lint, make clean
 
-.PHONY: run test wheel bench test-gpu bench-gpu format clean
+.PHONY: run test wheel bench test-gpu bench-gpu format lint clean
 .DEFAULT_GOAL := run
 
 run:
@@ -36,6 +36,11 @@ bench-gpu:
 
 format:
 	@tools/format
+
+# CHANGED=1: only what differs from the branch main
+lint:
+	@tools/setup test
+	@tools/lint $(if $(CHANGED),--changed)
 
 clean:
 	rm -rf build build-asan build-fuzz dist

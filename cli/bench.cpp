@@ -15,11 +15,13 @@ struct BenchRequest : Request {
   int64_t batch = 2;
 };
 
-// The same channels with extents that the reference can follow.
-Shapes checkable(Shapes shapes) {
-  Shape& input = shapes.at("input");
-  input[0] = std::min<int64_t>(input[0], 2);
-  for (size_t a = 2; a < input.size(); ++a) input[a] = std::min<int64_t>(input[a], 8);
+// The same channels with extents that the reference can follow. Those of several inputs hang together.
+Shapes checkable(Shapes shapes, const std::vector<std::string>& inputs) {
+  for (const std::string& name : inputs) {
+    Shape& input = shapes.at(name);
+    input[0] = std::min<int64_t>(input[0], 2);
+    for (size_t a = 2; a < input.size() && inputs.size() == 1; ++a) input[a] = std::min<int64_t>(input[a], 8);
+  }
   return shapes;
 }
 
@@ -33,27 +35,26 @@ bool bench(const BenchRequest& request) {
   if (request.input.empty()) shapes.at("input")[0] = request.batch;
 
   progress.say("checking against the reference");
-  Case small(pipeline.compile(checkable(shapes), options), 1);
+  Case small(pipeline.compile(checkable(shapes, pipeline.inputs()), options), 1);
   small.run();
   const Verdict verdict = compare(small);
-  const Shape& checked_at = small.plan.tensor_shapes().at("input");
+  const std::string checked_at = input_shapes(small.plan);
   if (!verdict.right()) {
     progress.clear();
-    fmt::print(stderr, "upweave: wrong at {}, by {:.3g} of the bound; nothing was timed\n",
-               to_string(checked_at), verdict.worst);
+    fmt::print(stderr, "upweave: wrong at {}, by {:.3g} of the bound; nothing was timed\n", checked_at,
+               verdict.worst);
     return false;
   }
 
   progress.say("compiling");
   Case c(pipeline.compile(shapes, options), 1);
   const Plan& plan = c.plan;
-  Tensors parameters = c.tensors();
-  const void* input = parameters.extract("input").mapped();
   progress.say("timing");
   const auto whole = time_runs(request.runs, [&] { c.run(); });
-  const Weights weights = plan.pack(parameters);
+  const Weights weights = plan.pack(c.parameters());
+  const Tensors inputs = c.inputs();
   const auto packed =
-      time_runs(request.runs, [&] { plan.run(weights, input, c.result(), c.extra()), c.wait(); });
+      time_runs(request.runs, [&] { plan.run(weights, inputs, c.result(), c.extra()), c.wait(); });
   progress.clear();
 
   const double median = whole[whole.size() / 2], median_packed = packed[packed.size() / 2];
@@ -66,7 +67,7 @@ bool bench(const BenchRequest& request) {
                                   {"precision", request.precision},
                                   {"algorithm", request.algorithm},
                                   {"threads", request.threads},
-                                  {"input", shapes.at("input")},
+                                  {"input", shapes.at(plan.inputs()[0])},
                                   {"output", plan.output_shape()},
                                   {"runs", request.runs},
                                   {"seconds", median},
@@ -77,15 +78,14 @@ bool bench(const BenchRequest& request) {
                                   {"bytes", cost.bytes},
                                   {"unfused_bytes", cost.unfused_bytes},
                                   {"workspace_bytes", plan.workspace_bytes()},
-                                  {"checked_at", checked_at},
+                                  {"checked_at", small.plan.tensor_shapes().at(plan.inputs()[0])},
                                   {"worst", verdict.worst}};
     fmt::print("{}\n", facts.dump(2));
     return true;
   }
-  fmt::print("{} -> {}, {} on {} ({})\n", to_string(shapes.at("input")), to_string(plan.output_shape()),
-             dtype, request.engine, request.precision);
-  fmt::print("right at {}: the worst element is off by {:.3g} of its bound\n\n", to_string(checked_at),
-             verdict.worst);
+  fmt::print("{} -> {}, {} on {} ({})\n", input_shapes(plan), to_string(plan.output_shape()), dtype,
+             request.engine, request.precision);
+  fmt::print("right at {}: the worst element is off by {:.3g} of its bound\n\n", checked_at, verdict.worst);
   const auto rate = [&](double seconds) {
     return fmt::format("{:.3g}", cost.unfused_flops / seconds * 1e-9);
   };

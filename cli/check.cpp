@@ -6,6 +6,7 @@
 
 #include "api/plan_impl.h"
 #include "base/dtype.h"
+#include "graph/ops/conv_transpose.h"
 
 namespace upweave::cli {
 namespace {
@@ -35,17 +36,17 @@ Scale scale_of(const Graph& graph, const std::string& name) {
   for (const Node& user : graph.nodes) {
     for (size_t slot = 1; slot < user.in.size(); ++slot) {
       if (user.in[slot] == kNone || graph[user.in[slot]].name != name) continue;
-      if (is(user, "conv_transpose") && slot == 1) {
+      if (is(user, Op::kConvTranspose) && slot == 1) {
         const Shape& kernel = graph[user.in[slot]].shape;
         const size_t spatial = kernel.size() - 2;
-        const Shape stride = per_axis(user, "stride", spatial, 1);
+        const Shape stride = conv_attrs(user, spatial).stride;
         double terms = static_cast<double>(kernel[0]);
         for (size_t a = 0; a < spatial; ++a) {
           terms *= std::max(1.0, static_cast<double>(kernel[a + 2]) / static_cast<double>(stride[a]));
         }
         return {0, 1 / std::sqrt(terms)};
       }
-      if (slot == 1 && (is(user, "mul") || is(user, "div") || user.op->name.ends_with("norm")))
+      if (slot == 1 && (is(user, Op::kMul) || is(user, Op::kDiv) || is(user, Family::kNorm)))
         return {1, 0.25};
       return {0, 0.5};
     }
@@ -74,16 +75,16 @@ Case::Case(const Plan& p, uint64_t seed) : plan(p) {
     for (int64_t i = 0; i < n; ++i)
       store_element(values.data(), dtype, i, scale.mean + scale.spread * normal());
   }
-  if (plan.impl().options().engine != Engine::kCuda || plan.impl().empty()) return;
-  const std::vector<std::byte>& input = data.at("input");
-  input_there = std::make_unique<DeviceBuffer>(plan.impl().program(), input.size());
-  output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());
-  input_there->upload(input.data(), input.size());
-  output_there->upload(output.data(), output.size());
-  for (const auto& [name, values] : extra_outputs) {
-    extra_there.try_emplace(name, plan.impl().program(), values.size())
+  if (!plan.impl().on_device() || plan.impl().empty()) return;
+  const auto upload = [&](std::map<std::string, DeviceBuffer>& there, const std::string& name,
+                          const std::vector<std::byte>& values) {
+    there.try_emplace(name, plan.impl().program(), values.size())
         .first->second.upload(values.data(), values.size());
-  }
+  };
+  for (const std::string& name : plan.inputs()) upload(inputs_there, name, data.at(name));
+  output_there = std::make_unique<DeviceBuffer>(plan.impl().program(), output.size());
+  output_there->upload(output.data(), output.size());
+  for (const auto& [name, values] : extra_outputs) upload(extra_there, name, values);
 }
 
 Outputs Case::extra() {
@@ -109,8 +110,27 @@ void Case::fetch() {
 Tensors Case::tensors() const {
   Tensors result;
   for (const auto& [name, values] : data) result[name] = values.data();
-  if (input_there) result["input"] = input_there->data();
+  for (const auto& [name, there] : inputs_there) result[name] = there.data();
   return result;
+}
+
+Tensors Case::inputs() const {
+  const Tensors all = tensors();
+  Tensors result;
+  for (const std::string& name : plan.inputs()) result[name] = all.at(name);
+  return result;
+}
+
+Tensors Case::parameters() const {
+  Tensors result = tensors();
+  for (const std::string& name : plan.inputs()) result.erase(name);
+  return result;
+}
+
+std::string input_shapes(const Plan& plan) {
+  std::vector<std::string> shapes;
+  for (const std::string& name : plan.inputs()) shapes.push_back(to_string(plan.tensor_shapes().at(name)));
+  return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
 Verdict compare(Case& c) {

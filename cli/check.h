@@ -15,6 +15,8 @@ namespace upweave::cli {
 struct Case {
   Case(const Plan& plan, uint64_t seed);
   Tensors tensors() const;  // where the engine wants them
+  Tensors inputs() const;
+  Tensors parameters() const;
   void* result() { return output_there ? output_there->data() : output.data(); }
   Outputs extra();
   void run() { plan.run(tensors(), result(), extra()), wait(); }
@@ -25,9 +27,11 @@ struct Case {
   std::map<std::string, std::vector<std::byte>> data;
   std::vector<std::byte> output;  // poisoned: an element that nobody writes is a NaN
   std::map<std::string, std::vector<std::byte>> extra_outputs;
-  std::unique_ptr<DeviceBuffer> input_there, output_there;  // for the CUDA engine
-  std::map<std::string, DeviceBuffer> extra_there;
+  std::unique_ptr<DeviceBuffer> output_there;  // for an engine on a device
+  std::map<std::string, DeviceBuffer> inputs_there, extra_there;
 };
+
+std::string input_shapes(const Plan& plan);  // "2x3x8x8, 2x4x16x16"
 
 // Fetches the case's output and compares it, elementwise, with the reference and its derived error bound.
 Verdict compare(Case& c);

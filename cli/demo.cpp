@@ -21,11 +21,10 @@ bool demo(Request request) {
     request.pipeline = entry.slug;
     progress.say("running " + entry.slug);
     Case c(pipeline_of(request).compile(shapes_of(request, Size::kThird), options_of(request)), 1);
-    Tensors parameters = c.tensors();
-    const void* input_data = parameters.extract("input").mapped();
-    const Weights weights = c.plan.pack(parameters);
+    const Weights weights = c.plan.pack(c.parameters());
+    const Tensors inputs = c.inputs();
     const double seconds =
-        time_runs(5, [&] { c.plan.run(weights, input_data, c.result(), c.extra()), c.wait(); })[2];
+        time_runs(5, [&] { c.plan.run(weights, inputs, c.result(), c.extra()), c.wait(); })[2];
     progress.say("checking " + entry.slug);
     const Verdict verdict = compare(c);
     right &= verdict.right();

@@ -3,21 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/words.h"
 #include "graph/graph.h"
 
 namespace upweave::cli {
 namespace {
-
-template <class T>
-T choose(const std::string& word, const char* option,
-         std::initializer_list<std::pair<const char*, T>> choices) {
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    if (word == name) return value;
-    names += std::string(names.empty() ? "" : ", ") + name;
-  }
-  throw invalid("{} is '{}'; it must be one of {}", option, word, names);
-}
 
 // A name has hyphens and nothing that a text has: "max-max-sum", not "gelu" nor "clamp -1 1".
 bool looks_like_name(const std::string& text) {
@@ -62,14 +52,18 @@ void add_pipeline(CLI::App& command, Request& request) {
 }
 
 void add_sizes(CLI::App& command, Request& request) {
-  command.add_option("--input", request.input, "The input's shape: 2x32x16x32x32")->type_name("SHAPE");
+  command
+      .add_option("--input", request.input,
+                  "The input's shape: 2x32x16x32x32; x=2x8x9x9 where the text names several")
+      ->type_name("SHAPE")
+      ->allow_extra_args(false);
   command.add_option("--shape", request.shape, "A parameter's shape: kernel=32x64x3x3x3")
       ->type_name("NAME=SHAPE")
       ->allow_extra_args(false);
 }
 
 void add_engine(CLI::App& command, Request& request) {
-  command.add_option("--engine", request.engine, "reference, cpu or cuda")->capture_default_str();
+  command.add_option("--engine", request.engine, words<Engine>())->capture_default_str();
   command.add_option("--dtype", request.dtype, "f32, f16, bf16, or f64 (reference only)");
   command.add_option("--precision", request.precision, "strict (as float32) or fast (as TF32)")
       ->capture_default_str();
@@ -115,14 +109,10 @@ Pipeline pipeline_of(const Request& request) {
 
 Options options_of(const Request& request) {
   Options options;
-  options.dtype = request.dtype.empty() ? Dtype::kF32 : parse_dtype(request.dtype);
-  options.engine =
-      choose<Engine>(request.engine, "--engine",
-                     {{"reference", Engine::kReference}, {"cpu", Engine::kCpu}, {"cuda", Engine::kCuda}});
-  options.precision = choose<Precision>(request.precision, "--precision",
-                                        {{"strict", Precision::kStrict}, {"fast", Precision::kFast}});
-  options.algorithm = choose<Algorithm>(request.algorithm, "--algorithm",
-                                        {{"auto", Algorithm::kAuto}, {"direct", Algorithm::kDirect}});
+  options.dtype = request.dtype.empty() ? Dtype::kF32 : named<Dtype>("--dtype", request.dtype);
+  options.engine = named<Engine>("--engine", request.engine);
+  options.precision = named<Precision>("--precision", request.precision);
+  options.algorithm = named<Algorithm>("--algorithm", request.algorithm);
   options.threads = request.threads;
   return options;
 }
@@ -131,16 +121,39 @@ Shapes shapes_of(const Request& request, Size size) {
   const CatalogEntry* entry = entry_of(request);
   Shapes shapes;
   if (entry) shapes = request.input.empty() ? shrink(entry->shapes, size) : entry->shapes;
-  if (!request.input.empty()) shapes["input"] = parse_shape(request.input, "--input");
-  if (!shapes.contains("input")) throw invalid("--input is missing: a text has no sizes of its own");
-  const Shape& input = shapes["input"];
+  const std::vector<std::string> inputs = pipeline_of(request).inputs();
+  for (const auto& [name, text] : by_input(request.input, inputs))
+    shapes[name] = parse_shape(text, "--input");
+  for (const std::string& name : inputs) {
+    if (!shapes.contains(name))
+      throw invalid("--input{} is missing: a text has no sizes of its own",
+                    inputs.size() > 1 ? fmt::format(" {}=SHAPE", name) : "");
+  }
   // The kernel follows the input's channels unless somebody says otherwise.
+  const Shape& input = shapes[inputs[0]];
   if (const auto it = shapes.find("kernel"); it != shapes.end() && input.size() > 1) it->second[0] = input[1];
   for (const std::string& text : request.shape) {
     const auto [name, value] = split_pair(text, "--shape");
     shapes[name] = parse_shape(value, "--shape");
   }
   return shapes;
+}
+
+std::map<std::string, std::string> by_input(const std::vector<std::string>& options,
+                                            const std::vector<std::string>& inputs) {
+  std::map<std::string, std::string> result;
+  for (const std::string& text : options) {
+    const bool named = text.find('=') != text.npos;
+    if (!named && inputs.size() > 1)
+      throw invalid("--input is '{}'; the pipeline has the inputs {}: say which, as in {}={}", text,
+                    listed(inputs), inputs[0], text);
+    const auto [name, value] =
+        named ? split_pair(text, "--input") : std::pair<std::string, std::string>{inputs[0], text};
+    if (std::find(inputs.begin(), inputs.end(), name) == inputs.end())
+      throw invalid("--input {} is none of the pipeline's inputs: {}", name, listed(inputs));
+    if (!result.emplace(name, value).second) throw invalid("--input {} is given twice", name);
+  }
+  return result;
 }
 
 std::pair<std::string, std::string> split_pair(const std::string& text, const char* option) {
@@ -165,12 +178,6 @@ Shape parse_shape(const std::string& text, const char* option) {
     if (next == end) return shape;
     p = next + 1;
   }
-}
-
-Dtype parse_dtype(const std::string& name) {
-  return choose<Dtype>(
-      name, "--dtype",
-      {{"f32", Dtype::kF32}, {"f16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"f64", Dtype::kF64}});
 }
 
 }  // namespace upweave::cli

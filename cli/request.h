@@ -1,6 +1,7 @@
 #pragma once
 // What the commands have in common: which pipeline, at which sizes, on which engine.
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ struct Request {
   std::string pipeline;            // a name or a text
   std::vector<std::string> set;    // name=value
   std::vector<std::string> shape;  // name=2x3x4
-  std::string input;               // 2x32x16x32x32
+  std::vector<std::string> input;  // 2x32x16x32x32, or name=2x3x4; of `run` files
   std::string dtype, engine = "cpu", precision = "strict", algorithm = "auto";
   int threads = 0;
   bool json = false;
@@ -32,8 +33,10 @@ Options options_of(const Request& request);
 enum class Size { kFull, kThird, kSmall };
 Shapes shapes_of(const Request& request, Size size);
 
+// What --input says of each of the pipeline's inputs, by name: VALUE of the only one, NAME=VALUE of any.
+std::map<std::string, std::string> by_input(const std::vector<std::string>& options,
+                                            const std::vector<std::string>& inputs);
 std::pair<std::string, std::string> split_pair(const std::string& text, const char* option);
 Shape parse_shape(const std::string& text, const char* option);
-Dtype parse_dtype(const std::string& name);
 
 }  // namespace upweave::cli

@@ -4,10 +4,10 @@
 
 #include "api/device.h"
 #include "base/dtype.h"
+#include "base/words.h"
 #include "commands.h"
 #include "graph/graph.h"
 #include "io/npy.h"
-#include "plan/explain.h"
 #include "print.h"
 #include "request.h"
 
@@ -15,7 +15,6 @@ namespace upweave::cli {
 namespace {
 
 struct RunRequest : Request {
-  std::string input_file;
   std::vector<std::string> params, outputs;
 };
 
@@ -64,7 +63,12 @@ void run(const RunRequest& request) {
     progress.say("reading " + excerpt(path));
     if (!arrays.emplace(name, read_npy(path, as_u2)).second) throw invalid("--param {} is given twice", name);
   };
-  read("input", request.input_file);
+  const std::vector<std::string> inputs = pipeline.inputs();
+  const std::map<std::string, std::string> files_in = by_input(request.input, inputs);
+  for (const auto& [name, path] : files_in) read(name, path);
+  for (const std::string& name : inputs) {
+    if (!arrays.contains(name)) throw invalid("input {} is missing: add --input {}=FILE.npy", name, name);
+  }
   const auto names = pipeline.parameters();
   for (const std::string& text : request.params) {
     const auto [name, path] = split_pair(text, "--param");
@@ -77,10 +81,10 @@ void run(const RunRequest& request) {
   for (const std::string& name : names) {
     if (!arrays.contains(name)) throw invalid("parameter {} is missing: add --param {}=FILE.npy", name, name);
   }
-  if (request.dtype.empty()) options.dtype = arrays.at("input").dtype;
+  if (request.dtype.empty()) options.dtype = arrays.at(inputs[0]).dtype;
   if (options.dtype == Dtype::kF64 && options.engine != Engine::kReference) {
     throw invalid("{} holds f64, which runs on the reference engine only; --dtype f32 converts",
-                  request.input_file);
+                  files_in.at(inputs[0]));
   }
 
   Shapes shapes;
@@ -137,7 +141,10 @@ void add_run(CLI::App& app) {
   auto request = std::make_shared<RunRequest>();
   CLI::App* command = app.add_subcommand("run", "Runs a pipeline on tensors from .npy files");
   add_pipeline(*command, *request);
-  command->add_option("--input", request->input_file, "The input tensor")->required()->type_name("FILE.npy");
+  command->add_option("--input", request->input, "The input tensor; skip=s.npy where the text names several")
+      ->required()
+      ->type_name("FILE.npy")
+      ->allow_extra_args(false);
   command->add_option("--param", request->params, "A parameter: kernel=k.npy")
       ->type_name("NAME=FILE.npy")
       ->allow_extra_args(false);
@@ -159,7 +166,11 @@ void add_run(CLI::App& app) {
       "padding=1 \\\n"
       "      --set scaling_factor=0.5 --output y.npy --threads 2\n"
       "  upweave run 'conv_transpose kernel s2 | relu' --input x.npy --param kernel=k.npy --output y.npy "
-      "--dtype bf16");
+      "--dtype bf16\n"
+      "  upweave run 'input x skip | conv_transpose kernel s2 | add @skip' --input x=x.npy --input "
+      "skip=s.npy "
+      "\\\n"
+      "      --param kernel=k.npy --output y.npy");
   command->callback([request] { run(*request); });
 }
 

@@ -28,7 +28,7 @@ bool verify(const VerifyRequest& request) {
   progress.say("running the reference");
   const Verdict verdict = compare(c);
   progress.clear();
-  const Shape& input = plan.tensor_shapes().at("input");
+  const Shape& input = plan.tensor_shapes().at(plan.inputs()[0]);
   const char* dtype = request.dtype.empty() ? "f32" : request.dtype.c_str();
   if (request.json) {
     const nlohmann::json facts = {
@@ -39,8 +39,8 @@ bool verify(const VerifyRequest& request) {
         {"bound", number(verdict.bound)}, {"right", verdict.right()}};
     fmt::print("{}\n", facts.dump(2));
   } else {
-    fmt::print("{} -> {}, {} on {} ({}), seed {}\n", to_string(input), to_string(plan.output_shape()), dtype,
-               request.engine, request.precision, request.seed);
+    fmt::print("{} -> {}, {} on {} ({}), seed {}\n", input_shapes(plan), to_string(plan.output_shape()),
+               dtype, request.engine, request.precision, request.seed);
     fmt::print("{}: the worst of {} elements is off by {:.3g} of its bound\n",
                verdict.right() ? "right" : "WRONG", verdict.elements, verdict.worst);
     fmt::print("  element {}: {} for {}, bound {:.3g}\n", verdict.index, verdict.got, verdict.want,

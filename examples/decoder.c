@@ -21,7 +21,7 @@ int main(void) {
   upweave_pipeline* pipeline = NULL;
   upweave_plan* plan = NULL;
   const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}};
-  const upweave_call call = {.tensors = tensors, .tensor_count = 2, .output = y};
+  const upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 2, .output = y};
   int failed = !x || !k || !y ||
                upweave_parse("conv_transpose kernel s2 p1 | layer_norm channel | gelu", NULL, 0, &pipeline) ||
                upweave_compile(pipeline, shapes, 2, NULL, &plan) || upweave_run(plan, &call);

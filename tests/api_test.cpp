@@ -252,6 +252,45 @@ TEST(Plan, RefusesWrongTensors) {
   EXPECT_TRUE(e.untouched());
 }
 
+TEST(Plan, ReadsSeveralInputs) {
+  const auto pipeline = Pipeline::parse("input x skip | conv_transpose kernel s2 p1 | add @skip | relu");
+  EXPECT_EQ(Builder()
+                .stage("input x skip")
+                .conv_transpose("kernel", {.stride = {2}, .padding = {1}})
+                .stage("add @skip")
+                .relu()
+                .build()
+                .text(),
+            pipeline.text());
+  EXPECT_EQ(pipeline.inputs(), (std::vector<std::string>{"x", "skip"}));
+  EXPECT_EQ(pipeline.parameters(), std::vector<std::string>{"kernel"});
+  const Shapes shapes = {{"x", {2, 3, 4, 5}}, {"skip", {2, 6, 8, 10}}, {"kernel", {3, 6, 4, 4}}};
+  const std::vector<float> x = wave(2 * 3 * 4 * 5, 0), s = wave(2 * 6 * 8 * 10, 1), k = wave(3 * 6 * 16, 2);
+  const Tensors all = {{"x", x.data()}, {"skip", s.data()}, {"kernel", k.data()}};
+  const Tensors inputs = {{"x", x.data()}, {"skip", s.data()}};
+  for (const Engine engine : {Engine::kReference, Engine::kCpu}) {
+    const Plan plan = pipeline.compile(shapes, {.engine = engine});
+    EXPECT_EQ(plan.inputs(), pipeline.inputs());
+    EXPECT_EQ(plan.tensor_shapes(), shapes);
+    std::vector<float> whole(s.size(), -777), packed = whole;
+    plan.run(all, whole.data());
+    const Weights weights = plan.pack({{"kernel", k.data()}});
+    EXPECT_SAYS(plan.pack(all), "tensor 'skip' is none of the pipeline's: kernel");
+    EXPECT_SAYS(plan.run(weights, x.data(), packed.data()),
+                "one input is given, but the pipeline has 2: x, skip");
+    EXPECT_SAYS(plan.run(weights, {{"x", x.data()}}, packed.data()), "tensor 'skip' is missing");
+    EXPECT_SAYS(plan.run(weights, all, packed.data()), "tensor 'kernel' is none of the pipeline's inputs");
+    EXPECT_SAYS(plan.run(inputs, packed.data()),
+                "tensor 'kernel' is missing; the pipeline reads kernel, skip, x");
+    EXPECT_SAYS(plan.run(weights, {{"x", x.data()}, {"skip", packed.data()}}, packed.data()),
+                "output overlaps skip");
+    EXPECT_EQ(packed[0], -777);
+    plan.run(weights, inputs, packed.data());
+    EXPECT_EQ(whole, packed);
+    EXPECT_NE(plan.explain().find("skip"), std::string::npos);
+  }
+}
+
 TEST(Plan, GivesOutMoreThanItsResult) {
   const auto pipeline = Pipeline::parse(
       "conv_transpose kernel bias s2 p1 as c | moments batch out stats | @c | batch_norm | relu out y | mean "

@@ -26,7 +26,7 @@ enum { kX = 2 * 3 * 4 * 5, kK = 3 * 6 * 3 * 2, kY = 2 * 6 * 7 * 8 };
 static float x[kX], k[kK], s[6], y[kY], z[kY];
 static const int64_t x_extents[] = {2, 3, 4, 5}, k_extents[] = {3, 6, 3, 2};
 static const upweave_shape shapes[] = {{"input", x_extents, 4}, {"kernel", k_extents, 4}};
-static const upweave_options reference = {.engine = UPWEAVE_REFERENCE};
+static const upweave_options reference = {.size = sizeof reference, .engine = UPWEAVE_REFERENCE};
 
 static void fill(float* values, size_t n, float phase) {
   size_t i;
@@ -79,7 +79,7 @@ static void test_pipelines(void) {
 
 static void test_compile(const upweave_pipeline* pipeline) {
   upweave_plan* plan = NULL;
-  upweave_options o = {0};
+  upweave_options o = {.size = sizeof o};
   const upweave_shape twice[] = {{"input", x_extents, 4}, {"input", x_extents, 4}};
   const upweave_shape nameless = {NULL, x_extents, 4}, null = {"input", NULL, 4},
                       deep = {"input", x_extents, 99};
@@ -112,7 +112,7 @@ static void test_compile(const upweave_pipeline* pipeline) {
 static void test_run(const upweave_plan* plan, const upweave_plan* other) {
   const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}, {"scale", s}, {"what", x}};
   const upweave_tensor null[] = {{"input", x}, {"kernel", NULL}, {"scale", s}};
-  upweave_call call = {.tensors = tensors, .tensor_count = 3, .output = y};
+  upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 3, .output = y};
   upweave_weights* weights = NULL;
   poison(y);
   EXPECT_ERROR(upweave_run(NULL, &call), UPWEAVE_INVALID, "plan is a null pointer");
@@ -155,7 +155,7 @@ static void test_run(const upweave_plan* plan, const upweave_plan* other) {
 static void test_extra_outputs(void) {
   const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}};
   float sums[2 * 6], stats[2 * 6];
-  upweave_call call = {.tensors = tensors, .tensor_count = 2, .output = sums};
+  upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 2, .output = sums};
   const upweave_output extra[] = {{"stats", stats}, {"stats", stats}}, nameless = {NULL, stats};
   upweave_pipeline* pipeline = NULL;
   upweave_plan* plan = NULL;
@@ -181,6 +181,64 @@ static void test_extra_outputs(void) {
   upweave_plan_free(plan);
 }
 
+/* A caller whose header is newer than the library. */
+static void test_sizes(const upweave_pipeline* pipeline, const upweave_plan* plan) {
+  struct {
+    upweave_call call;
+    int more;
+  } later = {{.tensors = NULL}, 0};
+  const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}, {"scale", s}};
+  upweave_options o = {0};
+  upweave_plan* none = NULL;
+  EXPECT_ERROR(upweave_compile(pipeline, shapes, 2, &o, &none), UPWEAVE_INVALID, "options.size is 0");
+  o.size = sizeof o - 1;
+  EXPECT_ERROR(upweave_compile(pipeline, shapes, 2, &o, &none), UPWEAVE_INVALID, "sizeof(upweave_options)");
+  o.size = (size_t)-1;
+  EXPECT_ERROR(upweave_compile(pipeline, shapes, 2, &o, &none), UPWEAVE_INVALID, "options.size is 1844");
+  EXPECT(none == NULL);
+  later.call.tensors = tensors;
+  later.call.tensor_count = 3;
+  later.call.output = y;
+  poison(y);
+  EXPECT_ERROR(upweave_run(plan, &later.call), UPWEAVE_INVALID, "call.size is 0");
+  later.call.size = sizeof later;
+  later.more = 1;
+  EXPECT_ERROR(upweave_run(plan, &later.call), UPWEAVE_INVALID, "members that this version");
+  EXPECT(untouched(y));
+  later.more = 0;
+  EXPECT(upweave_run(plan, &later.call) == UPWEAVE_OK);
+}
+
+static void test_several_inputs(void) {
+  const int64_t skip_extents[] = {2, 6, 7, 8};
+  const upweave_shape all[] = {{"x", x_extents, 4}, {"skip", skip_extents, 4}, {"kernel", k_extents, 4}};
+  const upweave_tensor tensors[] = {{"x", x}, {"skip", z}, {"kernel", k}};
+  static float other[kY];
+  upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 3, .output = y};
+  upweave_pipeline* pipeline = NULL;
+  upweave_plan* plan = NULL;
+  upweave_weights* weights = NULL;
+  fill(z, kY, 3);
+  EXPECT(upweave_parse("input x skip | conv_transpose kernel s2 p1 | add @skip", NULL, 0, &pipeline) ==
+         UPWEAVE_OK);
+  EXPECT_ERROR(upweave_compile(pipeline, all, 1, &reference, &plan), UPWEAVE_INVALID,
+               "shape of skip is missing");
+  EXPECT(upweave_compile(pipeline, all, 3, &reference, &plan) == UPWEAVE_OK);
+  EXPECT(upweave_run(plan, &call) == UPWEAVE_OK);
+  EXPECT(upweave_pack(plan, tensors + 2, 1, NULL, &weights) == UPWEAVE_OK);
+  call.weights = weights;
+  call.output = other;
+  EXPECT_ERROR(upweave_run(plan, &call), UPWEAVE_INVALID, "'x', 'skip' alone");
+  call.tensor_count = 1;
+  EXPECT_ERROR(upweave_run(plan, &call), UPWEAVE_INVALID, "'x', 'skip' alone");
+  call.tensor_count = 2;
+  EXPECT(upweave_run(plan, &call) == UPWEAVE_OK);
+  EXPECT(memcmp(y, other, sizeof y) == 0);
+  upweave_weights_free(weights);
+  upweave_plan_free(plan);
+  upweave_pipeline_free(pipeline);
+}
+
 int main(void) {
   upweave_pipeline* pipeline = NULL;
   upweave_plan *plan = NULL, *other = NULL;
@@ -195,6 +253,7 @@ int main(void) {
   test_compile(pipeline);
   EXPECT(upweave_compile(pipeline, shapes, 2, &reference, &plan) == UPWEAVE_OK);
   EXPECT(upweave_compile(pipeline, shapes, 2, &reference, &other) == UPWEAVE_OK);
+  test_sizes(pipeline, plan);
   upweave_pipeline_free(pipeline); /* a plan does not need it any more */
   EXPECT(upweave_output_rank(plan) == 4);
   EXPECT(upweave_output_extents(plan)[1] == 6 && upweave_output_extents(plan)[3] == 8);
@@ -203,6 +262,7 @@ int main(void) {
   EXPECT(upweave_predicted_seconds(plan) > 0);
   test_run(plan, other);
   test_extra_outputs();
+  test_several_inputs();
   upweave_plan_free(plan);
   upweave_plan_free(other);
   if (failures) fprintf(stderr, "%d failures\n", failures);

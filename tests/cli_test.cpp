@@ -163,6 +163,35 @@ TEST_F(Cli, VerifyKnowsThatValuesOverflow) {
   }
 }
 
+TEST_F(Cli, ExplainPrintsEveryStage) {
+  for (const char* engine : {"cpu", "cuda", "reference"}) {
+    const Result r = run("explain batchnorm-tanh-maxpool-groupnorm --stages --engine " + std::string(engine));
+    EXPECT_EQ(r.code, 0) << r.err;
+    for (const std::string part : {"1. As written", "2. Rewritten by", "3. Plan: ", "pass 1, convolution %",
+                                   "workspace, from byte ", "4. Engine "})
+      EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
+  }
+  EXPECT_NE(run("explain --help").out.find("--stages"), std::string::npos);
+  expect_error("explain max-max-sum --stages --json", "--stages");
+}
+
+TEST_F(Cli, LogsWhenAsked) {
+  const std::string verify = "verify 'conv_transpose k 8 k3 s2 | relu' --input 1x3x4x5";
+  EXPECT_EQ(run(verify, "env -u UPWEAVE_LOG").err, "");
+  EXPECT_EQ(run(verify, "UPWEAVE_LOG=off").err, "");
+  const Result info = run(verify, "UPWEAVE_LOG=info"), debug = run(verify, "UPWEAVE_LOG=debug");
+  EXPECT_EQ(std::count(info.err.begin(), info.err.end(), '\n'), 2) << info.err;
+  for (const char* part : {"upweave: planned in ", "compiled for cpu in "}) {
+    EXPECT_NE(info.err.find(part), std::string::npos) << info.err;
+    EXPECT_NE(debug.err.find(part), std::string::npos) << debug.err;
+  }
+  for (const char* part : {"inferred ", "rewrote ", "pass of ", "cpu: ", "packed ", "ran on cpu in "})
+    EXPECT_NE(debug.err.find(part), std::string::npos) << debug.err;
+  const Result odd = run(verify, "UPWEAVE_LOG=loud");
+  EXPECT_EQ(odd.code, 0);
+  EXPECT_EQ(odd.err, "upweave: UPWEAVE_LOG is 'loud'; it must be info, debug or off\n");
+}
+
 TEST_F(Cli, MistakesOfTheCommandLine) {
   expect_error("", "subcommand");
   expect_error("frobnicate", "frobnicate");
@@ -324,6 +353,40 @@ TEST_F(Cli, ProgressIsForTerminalsOnly) {
   std::system(
       ("script -qec \"'" UPWEAVE_CLI "' " + command + "\" /dev/null >'" + shown + "' </dev/null").c_str());
   EXPECT_NE(slurp(shown).find("running the reference"), std::string::npos) << slurp(shown);
+}
+
+TEST_F(Cli, ReadsEveryInput) {
+  const std::string text = "'input x skip | conv_transpose kernel 6 k4 s2 p1 | add @skip'";
+  const std::vector<float> x = write_wave("x.npy", {2, 3, 4, 5}, 0),
+                           s = write_wave("s.npy", {2, 6, 8, 10}, 1),
+                           k = write_wave("k.npy", {3, 6, 4, 4}, 2);
+  const std::string command = "run " + text + " --engine reference --param kernel=" + path("k.npy") +
+                              " --output " + path("y.npy") + " --input x=" + path("x.npy");
+  expect_error(command, "input skip is missing: add --input skip=FILE.npy");
+  expect_error(command + " --input x=" + path("s.npy"), "--input x is given twice");
+  expect_error(command + " --input z=" + path("s.npy"),
+               "--input z is none of the pipeline's inputs: x, skip");
+  expect_error(command + " --input " + path("s.npy"), "the pipeline has the inputs x, skip: say which");
+  EXPECT_EQ(run(command + " --input skip=" + path("s.npy")).code, 0);
+  const Plan plan =
+      Pipeline::parse("input x skip | conv_transpose kernel 6 k4 s2 p1 | add @skip")
+          .compile({{"x", {2, 3, 4, 5}}, {"skip", {2, 6, 8, 10}}}, {.engine = Engine::kReference});
+  std::vector<float> want(s.size());
+  plan.run({{"x", x.data()}, {"skip", s.data()}, {"kernel", k.data()}}, want.data());
+  const NpyArray got = read_npy(path("y.npy"));
+  ASSERT_EQ(got.data.size(), want.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(got.data.data(), want.data(), got.data.size()), 0);
+  // One input may be named too.
+  EXPECT_EQ(run("run relu --input input=" + path("x.npy") + " --output " + path("y.npy")).code, 0);
+
+  const std::string sizes = " --input x=1x3x4x5 --input skip=1x6x8x10";
+  expect_error("explain " + text + " --input x=1x3x4x5", "--input skip=SHAPE is missing");
+  const json explained = expect_json("explain " + text + sizes + " --json");
+  EXPECT_NE(explained.dump().find("skip"), std::string::npos);
+  EXPECT_EQ(run("explain " + text + sizes + " --engine cuda").code, 0);
+  EXPECT_EQ(run("verify " + text + sizes).code, 0);
+  EXPECT_EQ(expect_json("bench " + text + sizes + " --runs 1 --json")["input"].get<Shape>(),
+            (Shape{1, 3, 4, 5}));
 }
 
 TEST_F(Cli, WritesEveryOutput) {

@@ -12,12 +12,12 @@
 #include <new>
 #include <random>
 
+#include "api/road.h"
 #include "base/dtype.h"
 #include "cpu_targets.h"
-#include "engine/cpu/portions.h"
+#include "engine/cpu/micro_batch.h"
 #include "engine/cpu/slices.h"
 #include "engine/cpu/tile.h"
-#include "engine/engine.h"
 #include "engine/reference/verify.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"
@@ -51,43 +51,46 @@ inline Data make_data(const std::string& text, const Shapes& shapes, Dtype dtype
   Data data{infer(parse_text(text), shapes), {}, {}};
   std::normal_distribution<double> normal;
   for (const Node& node : data.graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
-    const std::string name = is(node, "input") ? "input" : node.name;
+    if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
     const int64_t n = count(node.shape);
-    auto& bytes = data.bytes[name];
+    auto& bytes = data.bytes[node.name];
     bytes.resize(static_cast<size_t>(n * size_of(dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
       double v = normal(rng);
-      if (is(node, "input") && values == Values::kLargeMean) v += 1e4;
-      if (is(node, "input") && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
+      if (is(node, Op::kInput) && values == Values::kLargeMean) v += 1e4;
+      if (is(node, Op::kInput) && values == Values::kExtreme) v += rng() % 2 ? 1e4 : -1e4;
       const bool small = values == Values::kSubnormal || (values == Values::kSomeSubnormal && i % 16 < 8);
-      if (is(node, "input") && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
-      if (is(node, "input") && values == Values::kSpecial && rng() % 64 == 0) {
+      if (is(node, Op::kInput) && small) v *= dtype == Dtype::kF16 ? 1e-6 : 1e-39;
+      if (is(node, Op::kInput) && values == Values::kSpecial && rng() % 64 == 0) {
         static const double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0};
         v = kSpecial[rng() % 5];
       }
       store_element(bytes.data(), dtype, i, v);
       tensor.data[static_cast<size_t>(i)] = load_element(bytes.data(), dtype, i);
     }
-    data.tensors[name] = std::move(tensor);
+    data.tensors[node.name] = std::move(tensor);
   }
   return data;
+}
+
+constexpr int64_t kGuard = 4096;  // bytes around an output
+
+inline Target cpu_target(bool fuse) {
+  Target target = engine_of(Engine::kCpu).target;
+  target.fuse = fuse;
+  return target;
 }
 
 // All outputs, the result first.
 inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dtype, int threads,
                                                       Algorithm algorithm, bool fuse,
                                                       std::vector<std::string>* notes, Precision precision) {
-  Target target = target_of(Engine::kCpu);
-  target.fuse = fuse;
-  const auto plan = std::make_shared<const FusedPlan>(make_plan(data.graph, target, dtype));
-  Options options;
-  options.dtype = dtype;
-  options.threads = threads;
-  options.algorithm = algorithm;
-  options.precision = precision;
-  const auto program = compile_cpu(plan, options);
+  const Options options = {
+      .dtype = dtype, .precision = precision, .algorithm = algorithm, .threads = threads};
+  const auto plan = std::make_shared<const FusedPlan>(
+      lower_to_plan(data.graph, tensor_shapes(data.graph), options, cpu_target(fuse)));
+  const auto program = lower_to_program(plan, options);
   if (notes) *notes = program->describe();
   std::vector<const void*> parameters;
   for (const std::string& name : parameter_names(plan->source))
@@ -101,17 +104,27 @@ inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dt
   for (size_t k = 0; k < outputs.size(); ++k) {
     const Id id = k == 0 ? plan->source.output : plan->source.extra_outputs[k - 1].value;
     const Dtype type = k == 0 ? dtype : output_dtype(plan->source, id, dtype);
-    outputs[k].assign(static_cast<size_t>(count(plan->source[id].shape) * size_of(type)), char(0xff));
-    pointers.push_back(outputs[k].data());
+    const auto bytes = static_cast<size_t>(count(plan->source[id].shape) * size_of(type));
+    outputs[k].assign(bytes + 2 * kGuard, char(0xff));
+    pointers.push_back(outputs[k].data() + kGuard);
   }
+  std::vector<const void*> inputs;
+  for (const std::string& name : input_names(plan->source)) inputs.push_back(data.bytes.at(name).data());
   program->pack(parameters, packed, nullptr);
   const int64_t before = allocations;
-  program->run(packed, data.bytes.at("input").data(), pointers.data(), workspace, nullptr);
+  program->run(packed, inputs.data(), pointers.data(), workspace, nullptr);
   EXPECT_EQ(allocations, before) << "run() allocates";
   for (size_t i = 0; i < 64; ++i)
     EXPECT_EQ(static_cast<unsigned char>(workspace[program->workspace_bytes() + i]), 0xff);
   program->release(packed);
   program->release(workspace);
+  for (size_t k = 0; k < outputs.size(); ++k) {  // nothing around them is written
+    const auto end = outputs[k].end() - kGuard;
+    const auto untouched = [](char c) { return c == char(0xff); };
+    EXPECT_TRUE(std::all_of(outputs[k].begin(), outputs[k].begin() + kGuard, untouched)) << "before " << k;
+    EXPECT_TRUE(std::all_of(end, outputs[k].end(), untouched)) << "behind output " << k;
+    outputs[k] = {outputs[k].begin() + kGuard, end};
+  }
   return outputs;
 }
 

@@ -108,7 +108,7 @@ Problem random_problem(Random& random, const ConvShape& shape, Dtype type) {
   return p;
 }
 
-// Lays out the input box and computes the output box; poisons everything that the kernel must not read or
+// Packs the input box and computes the output box; poisons everything that the kernel must not read or
 // keep.
 struct Result {
   Box box;
@@ -542,7 +542,7 @@ void expect_promise(Dtype type, Precision precision, double of_direct) {
         direct(p, make_direct_conv(s));
     SCOPED_TRACE(chosen.kernel().describe());
     const Result r = chosen.compute(whole(s)), q = direct.compute(whole(s));
-    const Extents tile = chosen.kernel().granule();
+    const Extents tile = chosen.kernel().tile_quantum();
     double error2 = 0, direct2 = 0, all2 = 0;
     for (int64_t outputs = 0; outputs < effort(10000);) {
       // One output channel of one whole tile.
@@ -646,12 +646,12 @@ TEST(ConvChoice, TransformsWhereTheyPay) {
     const auto chosen = make_conv_kernel(named.shape, Dtype::kF32, Algorithm::kAuto);
     const auto direct = make_conv_kernel(named.shape, Dtype::kF32, Algorithm::kDirect);
     EXPECT_LT(chosen->products_per_output(), 0.6 * direct->products_per_output()) << named.name;
-    EXPECT_EQ(direct->granule(), named.shape.stride);
+    EXPECT_EQ(direct->tile_quantum(), named.shape.stride);
   }
   ConvShape s = pipelines()[1].shape;
   s.window = {6, 6, 6};  // of 6 outputs, a tile must take 2 or 6 on each axis
-  for (const int64_t granule : make_conv_kernel(s, Dtype::kF32, Algorithm::kAuto)->granule()) {
-    EXPECT_EQ(6 % granule, 0) << granule;
+  for (const int64_t quantum : make_conv_kernel(s, Dtype::kF32, Algorithm::kAuto)->tile_quantum()) {
+    EXPECT_EQ(6 % quantum, 0) << quantum;
   }
   for (const auto& change : std::vector<std::function<void(ConvShape&)>>{
            [](ConvShape& x) { x.groups = 4; },  // each group is too small
@@ -665,7 +665,7 @@ TEST(ConvChoice, TransformsWhereTheyPay) {
     ConvShape changed = pipelines()[1].shape;
     change(changed);
     const auto kernel = make_conv_kernel(changed, Dtype::kF32, Algorithm::kAuto);
-    EXPECT_EQ(kernel->granule(), changed.stride) << kernel->describe();
+    EXPECT_EQ(kernel->tile_quantum(), changed.stride) << kernel->describe();
   }
 }
 
@@ -691,7 +691,7 @@ TEST(ConvChoice, EveryShapeHasAKernel) {
   }
 }
 
-TEST(ConvChoice, BoxesHoldWholeGranulesAndWindows) {
+TEST(ConvChoice, BoxesHoldWholeTileQuantaAndWindows) {
   Random random(fresh_seed() + 8);
   for (int n = 0; n < 200; ++n) {
     ToomCase c = random_toom(random);
@@ -702,7 +702,7 @@ TEST(ConvChoice, BoxesHoldWholeGranulesAndWindows) {
     box.extent = box_extent(*kernel, c.shape, bytes);
     int64_t least = 1;
     for (int a = 0; a < 3; ++a) {
-      const int64_t unit = std::min(std::lcm(kernel->granule()[a], c.shape.window[a]), c.shape.out[a]);
+      const int64_t unit = std::min(std::lcm(kernel->tile_quantum()[a], c.shape.window[a]), c.shape.out[a]);
       EXPECT_TRUE(box.extent[a] == c.shape.out[a] || box.extent[a] % unit == 0) << text(c);
       EXPECT_LE(box.extent[a], c.shape.out[a]);
       least *= unit;

@@ -31,8 +31,9 @@ struct Function {
   const char* name;
   Fn fn;
   double (*truth)(double);
-  double ulps,
-      of_x;  // |error| <= ulps * ulp(y) + (of_x * 2^-24 + 2^-149) |x|: the last where x meets a subnormal
+  // |error| <= ulps * ulp(y) + (of_x * 2^-24 + 2^-149) |x|: the last where x meets a subnormal
+  double ulps, of_x;
+  float a = 0, b = 0;
 };
 
 const Function kFunctions[] = {
@@ -43,6 +44,9 @@ const Function kFunctions[] = {
     {"mish", Fn::kMish, mish, 4, 0},
     {"hardswish", Fn::kHardswish, hardswish, 2, 1},
     {"gelu", Fn::kGelu, gelu, 2, 2},
+    {"elu", Fn::kElu, [](double x) { return x > 0 ? x : std::expm1(x); }, 1.5, 0, 1},
+    {"softplus", Fn::kSoftplus, [](double x) { return x > 20 ? x : std::log1p(std::exp(x)); }, 4, 0, 1, 20},
+    {"sin", Fn::kSin, [](double x) { return std::sin(x); }, 2, 0},
     {"gelu tanh", Fn::kGeluTanh, gelu_tanh, 2, 4},
 };
 
@@ -67,7 +71,7 @@ TEST(CpuMath, ErrorsAreAsStated) {
   std::vector<float> y(x.size());
   for_each_target([&](int64_t) {
     for (const Function& f : kFunctions) {
-      pointwise(f.fn, 0, 0, {x.data(), 0, 1}, {x.data(), 0, 1}, y.data(), 0, 1,
+      pointwise(f.fn, f.a, f.b, {x.data(), 0, 1}, {x.data(), 0, 1}, y.data(), 0, 1,
                 static_cast<int64_t>(x.size()));
       double worst = 0;
       float at = 0;

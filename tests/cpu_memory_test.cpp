@@ -28,14 +28,10 @@ int64_t extra_bytes(const std::string& text, const Shape& input, Dtype dtype, in
   };
   mallopt(M_MMAP_THRESHOLD, 64 << 10);  // large blocks are new pages, not those that a run before has left
   malloc_trim(0);
-  Target target = target_of(Engine::kCpu);
-  target.fuse = fuse;
+  const Options options = {.dtype = dtype, .threads = threads};
   const auto plan = std::make_shared<const FusedPlan>(
-      make_plan(infer(parse_text(text), {{"input", input}}), target, dtype));
-  Options options;
-  options.dtype = dtype;
-  options.threads = threads;
-  const auto program = compile_cpu(plan, options);
+      lower_to_plan(parse_text(text), {{"input", input}}, options, cpu_target(fuse)));
+  const auto program = lower_to_program(plan, options);
   Rng rng(1);
   Data data = make_data(text, {{"input", input}}, dtype, rng, Values::kNormal);
   data.tensors.clear();
@@ -128,13 +124,12 @@ TEST(CpuMemory, WorkspaceOfTheCatalog) {
           shape[0] *= times;
       }
       for (const Dtype dtype : kTypes) {
-        const auto plan = std::make_shared<const FusedPlan>(make_plan(
-            infer(parse_text(Pipeline::named(entry.slug).text()), shapes), target_of(Engine::kCpu), dtype));
+        const auto plan = std::make_shared<const FusedPlan>(
+            lower_to_plan(Pipeline::named(entry.slug).graph(), shapes, {.dtype = dtype}));
         for (const int threads : {1, 2}) {
-          Options options;
-          options.dtype = dtype;
-          options.threads = threads;
-          EXPECT_LE(static_cast<int64_t>(compile_cpu(plan, options)->workspace_bytes()), threads * kLimit)
+          const Options options = {.dtype = dtype, .threads = threads};
+          EXPECT_LE(static_cast<int64_t>(lower_to_program(plan, options)->workspace_bytes()),
+                    threads * kLimit)
               << entry.slug << ", batch " << shapes.at("input")[0] << ", " << threads << " threads, dtype "
               << static_cast<int>(dtype);
         }

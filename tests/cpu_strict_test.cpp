@@ -3,6 +3,7 @@
 #include "cpu_check.h"
 #include "data_kinds.h"
 #include "fresh_seed.h"
+#include "random_pipeline.h"
 
 namespace upweave::testing {
 namespace {
@@ -113,6 +114,43 @@ TEST(CpuStrict, DataAsPeopleHaveIt) {
   EXPECT_GT(transformed, 70);
 }
 
+// The same kinds of data through pipelines that are new in every run, of convolutions worth a transform.
+TEST(CpuStrict, RandomPipelinesOfSuchData) {
+  const char* effort = std::getenv("UPWEAVE_TEST_EFFORT");
+  const bool light = effort && std::string(effort) == "light";
+  const uint64_t first = fresh_seed(), cases = light ? 22 : 220;
+  int transformed = 0;
+  for (uint64_t seed = first; seed < first + cases; ++seed) {
+    Random rng(seed);
+    const int64_t spatial = rng.integer(1, 3), longest = spatial == 1 ? 60 : spatial == 2 ? 14 : 6;
+    Shape input = {rng.integer(1, 2), 8 * rng.integer(2, 5)};
+    for (int64_t a = 0; a < spatial; ++a) input.push_back(rng.integer(longest / 2, longest));
+    std::string text = fmt::format("conv_transpose kernel bias {} k{} s{} p{}", 8 * rng.integer(2, 6),
+                                   rng.integer(3, 5), rng.integer(1, 2), rng.integer(0, 1));
+    for (int64_t n = rng.integer(0, 3); n > 0; --n) {
+      text += rng.pick<std::string>({" | layer_norm channel", " | layer_norm last", " | batch_norm",
+                                     " | instance_norm", " | group_norm 4", " | gelu", " | tanh", " | relu",
+                                     " | softmax channel", " | softmax space", " | mul 0.01", " | add 3",
+                                     " | clamp -1 1"});
+    }
+    text += rng.pick<std::string>({"", "", " | avg_pool 2", " | max_pool 2"});
+    const DataKind kind = kDataKinds[seed % std::size(kDataKinds)];
+    const Dtype dtype = rng.chance(0.2) ? Dtype::kBF16 : Dtype::kF32;
+    SCOPED_TRACE(text + " of " + to_string(input) + ", " + name_of(kind) + ", dtype " +
+                 std::to_string(static_cast<int>(dtype)) + ", UPWEAVE_TEST_SEED=" + std::to_string(seed));
+    Rng data_rng(seed);
+    Data data = make_data(text, {{"input", input}}, dtype, data_rng, Values::kNormal);
+    fill_kind(data, kind, dtype, data_rng);
+    std::vector<std::string> notes;
+    const std::vector<char> one = run_cpu(data, dtype, 1, Algorithm::kAuto, true, &notes);
+    transformed += transforms(notes);
+    compare(data, one, dtype);
+    EXPECT_EQ(one, run_cpu(data, dtype, 3, Algorithm::kAuto)) << "3 threads";
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(transformed, static_cast<int>(cases) / 4);
+}
+
 // Where no tap reaches, or only zeros are read, nothing comes out.
 TEST(CpuStrict, ZerosAreExact) {
   Rng rng(fresh_seed());
@@ -178,7 +216,7 @@ TEST(Verdict, NumbersBeyondFloat32AreWhatEnginesSee) {
     fill(data, "input", Dtype::kF32,
          [&](size_t i) { return i % 3 ? data.tensors.at("input").data[i] * 1e-6 : 0; });
     const std::vector<char> got = run_cpu(data, Dtype::kF32, 1);
-    const Graph source = make_plan(data.graph, target_of(Engine::kCpu), Dtype::kF32).source;
+    const Graph source = lower_to_plan(data.graph, tensor_shapes(data.graph), {}).source;
     EXPECT_LE(judge(truth(source, data.tensors, {}), got.data(), Dtype::kF32).worst, 1);
   }
 }

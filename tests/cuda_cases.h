@@ -8,8 +8,8 @@
 #include <random>
 
 #include "base/dtype.h"
-#include "engine/engine.h"
-#include "engine/reference/reference.h"
+#include "base/words.h"
+#include "engine/reference/verify.h"
 #include "graph/text.h"
 
 namespace upweave::testing {
@@ -61,13 +61,13 @@ inline Data make_data(const Graph& graph, const Case& c, uint64_t seed = 7) {
   Data data;
   std::mt19937_64 rng(seed);
   for (const Node& node : graph.nodes) {
-    if (!is(node, "input") && !is(node, "param")) continue;
-    const std::string name = is(node, "input") ? "input" : node.name;
+    if (!is(node, Op::kInput) && !is(node, Op::kParam)) continue;
+    const std::string& name = node.name;
     const int64_t n = count(node.shape);
     data.bytes[name].resize(static_cast<size_t>(n * size_of(c.dtype)));
     Tensor tensor{node.shape, std::vector<double>(static_cast<size_t>(n)), {}};
     for (int64_t i = 0; i < n; ++i) {
-      store_element(data.bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, "input"), i, n));
+      store_element(data.bytes[name].data(), c.dtype, i, draw(rng, c.values, is(node, Op::kInput), i, n));
       tensor.data[static_cast<size_t>(i)] = load_element(data.bytes[name].data(), c.dtype, i);
     }
     data.tensors[name] = std::move(tensor);
@@ -75,39 +75,18 @@ inline Data make_data(const Graph& graph, const Case& c, uint64_t seed = 7) {
   return data;
 }
 
-// Every element of `result` within the bound that the reference derives for it.
-inline void expect_tensor(const Tensor& truth, const std::vector<char>& result, Dtype dtype) {
-  int wrong = 0;
-  for (size_t i = 0; i < truth.data.size() && wrong < 3; ++i) {
-    const double want = truth.data[i], got = load_element(result.data(), dtype, static_cast<int64_t>(i));
-    const double bound = element_bound(want, truth.err[i], dtype);
-    if (std::isnan(want)) {
-      if (!std::isnan(got)) ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not NaN";
-      continue;
-    }
-    if (!(std::fabs(want) + bound < largest(dtype))) {
-      if (std::isinf(want) && got != want)
-        ++wrong, ADD_FAILURE() << "element " << i << " is " << got << ", not " << want;
-      continue;
-    }
-    if (!(std::fabs(got - want) <= bound)) {
-      ++wrong;
-      ADD_FAILURE() << "element " << i << " of " << truth.data.size() << " is " << got << ", not " << want
-                    << ": off by " << got - want << ", bound " << bound;
-    }
-  }
-}
-
-// Of all outputs, the result first; or of the result alone.
+// Every element within the bound that the reference derives for it: of all outputs, the result first; or of
+// the result alone.
 inline void expect_outputs(const Graph& graph, const Data& data, const Case& c,
                            const std::vector<std::vector<char>>& results) {
-  Rounding rounding;
-  if (c.precision == Precision::kFast) rounding.product = 0x1p-11;
-  const std::vector<Tensor> truths = evaluate_outputs(graph, data.tensors, &rounding);
+  const Options options = {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision};
+  const std::vector<Tensor> wanted = truths(graph, data.tensors, options);
   for (size_t k = 0; k < results.size(); ++k) {
-    SCOPED_TRACE(k == 0 ? "the result" : graph.extra_outputs[k - 1].name);
-    expect_tensor(truths[k], results[k],
-                  k == 0 ? c.dtype : output_dtype(graph, graph.extra_outputs[k - 1].value, c.dtype));
+    const Dtype dtype = k == 0 ? c.dtype : output_dtype(graph, graph.extra_outputs[k - 1].value, c.dtype);
+    const Verdict verdict = judge(wanted[k], results[k].data(), dtype);
+    EXPECT_TRUE(verdict.right()) << (k == 0 ? "the result" : graph.extra_outputs[k - 1].name) << ": element "
+                                 << verdict.index << " of " << verdict.elements << " is " << verdict.got
+                                 << ", not " << verdict.want << ", bound " << verdict.bound;
   }
 }
 inline void expect_result(const Graph& graph, const Data& data, const Case& c,
@@ -116,9 +95,8 @@ inline void expect_result(const Graph& graph, const Data& data, const Case& c,
 }
 
 inline std::string with(const Case& c) {
-  const char* types[] = {"f32", "f16", "bf16", "f64"};
   const char* values[] = {"normal", "uniform", "lognormal", "tiny", "huge", "wide", "dark", "special"};
-  std::string name = c.name + "_" + types[static_cast<int>(c.dtype)] +
+  std::string name = c.name + "_" + name_of(c.dtype) +
                      (c.precision == Precision::kFast ? "_fast_" : "_strict_") +
                      values[static_cast<int>(c.values)];
   for (char& ch : name) {
@@ -161,6 +139,9 @@ inline const Case kShapes[] = {
     {"wide_columns",
      "conv_transpose kernel 128 k3 s2 p1 op1 | softmax channel",
      {{"input", {2, 64, 16, 16}}}},
+    {"functions",
+     "conv_transpose kernel 16 k3 s2 p1 | elu 0.5 | prelu w | softplus beta=2 | sin | abs | add 1 | sqrt",
+     {{"input", {2, 8, 6, 7}}}},
     {"kernel_one", "conv_transpose kernel 16 k1 s2 | add bias", {{"input", {2, 3, 4, 5, 6}}}},
     {"boxes",
      "conv_transpose kernel 64 k4 s2 p1 | layer_norm channel | gelu",

@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <set>
 
+#include "api/road.h"
+#include "base/words.h"
 #include "engine/cuda/cubin.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/nvrtc.h"
-#include "engine/engine.h"
 #include "graph/text.h"
-#include "plan/explain.h"
 
 namespace upweave::cuda {
 namespace {
@@ -92,7 +92,6 @@ TEST_P(CudaCompile, HoldsItsInstructions) {
   std::string why;
   if (nvrtc_version(&why).empty()) GTEST_SKIP() << why;
   const Case& c = GetParam();
-  const Graph graph = infer(parse_text(c.text), c.shapes);
   struct Kind {
     Dtype dtype;
     Precision precision;
@@ -106,7 +105,7 @@ TEST_P(CudaCompile, HoldsItsInstructions) {
   if (effort && std::string(effort) == "light") kinds.resize(1);
   for (const auto& [dtype, precision] : kinds) {
     const Options options = {.dtype = dtype, .engine = Engine::kCuda, .precision = precision};
-    const FusedPlan plan = make_plan(graph, target_of(Engine::kCuda), dtype);
+    const FusedPlan plan = lower_to_plan(parse_text(c.text), c.shapes, options);
     for (const Chip& chip : {kHopper, kAmpere}) {
       const Lowered lowered = lower(plan, options, chip);
       const Compiled compiled = compile(lowered.source, chip.arch(), false);

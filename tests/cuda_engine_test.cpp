@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "api/road.h"
 #include "cuda_cases.h"
 #include "cuda_device.h"
 
@@ -19,12 +20,9 @@ TEST_P(CudaEngine, MatchesTheReference) {
   const Case& c = GetParam();
   const Graph graph = infer(parse_text(c.text), c.shapes);
   const testing::Data data = make_data(graph, c);
-  const auto plan = std::make_shared<const FusedPlan>(make_plan(graph, target_of(Engine::kCuda), c.dtype));
-  Options options;
-  options.engine = Engine::kCuda;
-  options.dtype = c.dtype;
-  options.precision = c.precision;
-  const auto program = compile_cuda(plan, options);
+  const Options options = {.dtype = c.dtype, .engine = Engine::kCuda, .precision = c.precision};
+  const auto plan = std::make_shared<const FusedPlan>(lower_to_plan(parse_text(c.text), c.shapes, options));
+  const auto program = lower_to_program(plan, options);
   std::string said;
   for (const std::string& note : program->describe()) said += "\n  " + note;
   SCOPED_TRACE(c.text + " of " + to_string(graph[0].shape) + said);
@@ -33,12 +31,19 @@ TEST_P(CudaEngine, MatchesTheReference) {
   std::vector<char> first;
   for (int round = 0; round < 2; ++round) {  // everything anew and poisoned; the bits must agree
     const DeviceBlock packed(program->packed_bytes()), workspace(program->workspace_bytes() + 64);
-    const DeviceBlock input(data.bytes.at("input").data(), data.bytes.at("input").size()), output(size);
+    const DeviceBlock output(size);
+    std::map<std::string, DeviceBlock> inputs;
+    std::vector<const void*> input_pointers;
+    for (const std::string& name : input_names(plan->source)) {
+      const std::vector<char>& bytes = data.bytes.at(name);
+      input_pointers.push_back(inputs.try_emplace(name, bytes.data(), bytes.size()).first->second.get());
+    }
+    void* const outputs[] = {output.get()};
     std::vector<const void*> parameters;
     for (const std::string& name : parameter_names(plan->source))
       parameters.push_back(data.bytes.at(name).data());
     program->pack(parameters, packed.get(), nullptr);
-    program->run(packed.get(), input.get(), output.get(), workspace.get(), nullptr);
+    program->run(packed.get(), input_pointers.data(), outputs, workspace.get(), nullptr);
     const std::vector<char> result = output.read(), scratch = workspace.read();
     for (size_t i = 0; i < 64; ++i)
       ASSERT_EQ(static_cast<unsigned char>(scratch[program->workspace_bytes() + i]), 0xff);

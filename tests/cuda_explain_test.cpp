@@ -3,10 +3,9 @@
 
 #include <cstdlib>
 
+#include "api/road.h"
 #include "engine/cuda/describe.h"
 #include "engine/cuda/nvrtc.h"
-#include "engine/engine.h"
-#include "graph/text.h"
 
 namespace upweave::cuda {
 namespace {
@@ -18,8 +17,7 @@ std::string joined(const std::vector<std::string>& lines) {
 FusedPlan plan_of(const std::string& slug) {
   for (const CatalogEntry& entry : catalog()) {
     if (entry.slug != slug) continue;
-    const Graph graph = infer(parse_text(Pipeline::named(slug, entry.settings).text()), entry.shapes);
-    return make_plan(graph, target_of(Engine::kCuda), Dtype::kF32);
+    return lower_to_plan(Pipeline::named(slug).graph(), entry.shapes, {.engine = Engine::kCuda});
   }
   throw invalid("no pipeline is called {}", slug);
 }
@@ -27,7 +25,7 @@ FusedPlan plan_of(const std::string& slug) {
 TEST(CudaExplain, ShowsKernelsAndTimes) {
   const Options options = {.engine = Engine::kCuda, .precision = Precision::kFast};
   const FusedPlan plan = plan_of("conv-transpose3d-sum-layernorm-avgpool-gelu");
-  const std::string text = joined(describe_cuda(plan, options));
+  const std::string text = joined(describe_anywhere(plan, options));
   for (const char* word : {"conv_0", "rows x", "KB of shared memory", "predicted: ", "floor: "})
     EXPECT_NE(text.find(word), text.npos) << word << " in\n" << text;
   const bool compiled = !nvrtc_version().empty();
@@ -42,13 +40,13 @@ TEST(CudaExplain, SaysThatAnH200IsAssumed) {
   } catch (const Error&) {
   }
   const Options options = {.engine = Engine::kCuda};
-  const std::string text = joined(describe_cuda(plan_of("conv-transpose3d-max-max-sum"), options));
+  const std::string text = joined(describe_anywhere(plan_of("conv-transpose3d-max-max-sum"), options));
   EXPECT_NE(text.find("there is no GPU here"), text.npos) << text;
   EXPECT_NE(text.find("H200"), text.npos) << text;
 }
 
 TEST(CudaExplain, RefusesWhatTheEngineHasNot) {
-  EXPECT_THROW(describe_cuda(plan_of("conv-transpose3d-max-max-sum"), {.dtype = Dtype::kF64}), Error);
+  EXPECT_THROW(describe_anywhere(plan_of("conv-transpose3d-max-max-sum"), {.dtype = Dtype::kF64}), Error);
 }
 
 // The floors of the documents' five on an H200: products at 762 TFLOP/s, three of them where float32's

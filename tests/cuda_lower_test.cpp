@@ -2,10 +2,10 @@
 // written.
 #include <gtest/gtest.h>
 
+#include "api/road.h"
 #include "engine/cuda/code.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/lower.h"
-#include "engine/engine.h"
 #include "graph/text.h"
 
 namespace upweave::cuda {
@@ -20,8 +20,7 @@ Lowered lower_text(const std::string& text, const Shapes& shapes, Precision prec
   Chip chip;
   if (!hopper)
     chip = {.major = 8, .minor = 0, .shared_bytes = 163 << 10, .multiprocessors = 108, .wgmma = false};
-  const FusedPlan plan = make_plan(infer(parse_text(text), shapes), target_of(Engine::kCuda), options.dtype);
-  return lower(plan, options, chip);
+  return lower(lower_to_plan(parse_text(text), shapes, options), options, chip);
 }
 
 std::string joined(const std::vector<std::string>& notes) {
@@ -150,6 +149,21 @@ TEST(CudaLower, CoScheduledPassesGoThroughTheSamplesTwice) {
     EXPECT_EQ(done[0], done[1]);
     EXPECT_EQ(done[0] % batch, 0);
   }
+}
+
+// The inputs behind the first are more arguments, which a pipeline with one does not have; a convolution
+// reads any of them, and what follows it reads them as it reads full parameters.
+TEST(CudaLower, SeveralInputsAreMoreArguments) {
+  const Shapes shapes = {{"x", {2, 8, 6, 7}}, {"skip", {2, 16, 12, 14}}, {"other", {2, 8, 6, 7}}};
+  const Lowered lowered = lower_text(
+      "input x skip other | @other | conv_transpose kernel 16 k4 s2 p1 | add @skip | relu", shapes);
+  EXPECT_EQ(lowered.inputs, (std::vector<std::string>{"x", "skip", "other"}));
+  EXPECT_NE(joined(lowered.notes).find("conv_transpose | add | relu"), std::string::npos)
+      << joined(lowered.notes);
+  for (const char* text : {"const u8* more[2];", "a.more[0]", "a.more[1]"})
+    EXPECT_NE(lowered.source.find(text), std::string::npos) << text;
+  const Lowered one = lower_text("conv_transpose kernel 16 k4 s2 p1 | relu", {{"input", {2, 8, 6, 7}}});
+  EXPECT_EQ(one.source.find("const u8* more"), std::string::npos);
 }
 
 TEST(CudaLower, GroupsTakeTheGeneralRoad) {

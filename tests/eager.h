@@ -15,7 +15,7 @@ inline Tensor eager(const Graph& graph, const std::map<std::string, Tensor>& ten
   std::vector<Tensor> values(graph.nodes.size());
   for (Id id = 0; id < graph.size(); ++id) {
     const Node& node = graph[id];
-    if (node.in.empty() || is(node, "conv_transpose")) {
+    if (node.in.empty() || is(node, Op::kConvTranspose)) {
       values[id] = node.in.empty() ? tensors.at(node.name) : y;
       continue;
     }

@@ -33,6 +33,12 @@ std::vector<Case> cases() {
       {"conv_transpose k s4", {{"input", k1d}, {"k", {6, 1, 2}}}, {2, 1, 34}},  // kernel < stride
       {"conv_transpose k s1 d3 op2", {{"input", k1d}, {"k", {6, 1, 2}}}, {2, 1, 8 + 3 + 2 + 1}},
       {"conv_transpose k out7x6", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 7, 6}},
+      {"input x skip | conv_transpose k s2 p1 | add @skip",
+       {{"x", {2, 6, 4, 4}}, {"k", {6, 4, 4, 4}}, {"skip", {2, 4, 8, 8}}},
+       {2, 4, 8, 8}},
+      {"input x skip | add @skip", {{"x", k2d}, {"skip", {1, 6, 1, 9}}}, k2d},
+      {"input x skip | add @skip", {{"x", {1, 6, 8, 9}}, {"skip", k2d}}, k2d},
+      {"input x other | @other | relu out y | @x | tanh", {{"x", k2d}, {"other", k1d}}, k2d},
       {"moments batch | adjust_moments b scale=2", {{"input", k2d}, {"b", {6}}}, {2, 6}},
       {"mean_conv k s2 out17x19", {{"input", k2d}, {"k", {6, 4, 3, 3}}}, {2, 4, 1, 1}},
       {"avg_pool 2", {{"input", k3d}}, {2, 6, 3, 4, 4}},
@@ -77,6 +83,9 @@ std::vector<Case> cases() {
        {2, 2, 9}},
       {"conv_transpose k | relu", {{"input", {0, 6, 9}}, {"k", {6, 2, 3}}}, {0, 2, 11}},  // an empty batch
       {"leaky_relu 0.1 | clamp 0 1 | hardtanh -1 1", {{"input", k2d}}, k2d},
+      {"elu | elu 0.5 | softplus | softplus beta=2 threshold=5 | sin | abs | sqrt", {{"input", k2d}}, k2d},
+      {"prelu weight", {{"input", k3d}}, k3d},
+      {"prelu weight:scalar", {{"input", k2d}}, k2d},
       {"gelu | gelu tanh | relu | tanh | sigmoid | exp | swish | mish | hardswish", {{"input", k3d}}, k3d},
   };
 }
@@ -102,7 +111,7 @@ TEST(Infer, ParametersGetTheShapeTheirUserExpects) {
                            {"lw", {10, 9}},          {"lb", {10, 9}}, {"s", {1}},  {"c", {12}},
                            {"t", {2, 12, 10, 9}}};
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) {
+    if (is(node, Op::kParam)) {
       EXPECT_EQ(node.shape, expected.at(node.name)) << node.name;
     }
   }
@@ -265,6 +274,24 @@ TEST(Infer, RefusesWithASentenceThatNamesTheParameterAndItsValue) {
       {"conv_transpose k 4611686018427387904 k1000",
        {{"input", k1d}},
        "the value of k has shape 6x4611686018427387904x1000; a tensor has at most 2^40 elements"},
+      {"input x skip | add @skip", {{"x", k2d}}, "the shape of skip is missing"},
+      {"input x skip | add @skip", {{"skip", k2d}}, "the shape of x is missing"},
+      {"input x skip | add @skip",
+       {{"x", k2d}, {"skip", k2d}, {"input", k2d}},
+       "the pipeline has no tensor named 'input'; it has: x, skip"},
+      {"input x skip | add @skip",
+       {{"x", k2d}, {"skip", {2, 6}}},
+       "skip has shape 2x6; it must be N C W, N C H W or N C D H W"},
+      {"input x skip | add @skip", {{"x", k2d}, {"skip", {2, 0, 8, 9}}}, "in_channels of skip is 0"},
+      {"input x skip | add @skip",
+       {{"x", k2d}, {"skip", {3, 6, 8, 9}}},
+       "batch_size of x is 2; it must be 1 or that of the other inputs, 3"},
+      {"input x skip | add @skip",
+       {{"x", {0, 6, 8, 9}}, {"skip", {1, 6, 8, 9}}},
+       "batch_size of x is 0; it must be 1 or that of the other inputs, 1"},
+      {"input x skip | add @skip",
+       {{"x", k2d}, {"skip", k1d}},
+       "add of shapes 2x6x8x9 and 2x6x9, which do not broadcast"},
       {"conv_transpose k s1000000000000000000",
        {{"input", {2, 6, 9}}, {"k", {6, 6, 3}}},
        "stride_w is 1000000000000000000; it must be at most 2^40"},

@@ -117,6 +117,7 @@ std::vector<Case> firing_cases() {
       {"pool-before-monotone", "relu | min_pool 2 s1", "min_pool 2 s1 | relu"},
       {"pool-before-monotone", "clamp 0 1 | max_pool 2", "max_pool 2 | clamp 0 1"},
       {"pool-before-monotone", "leaky_relu 0.2 | max_pool 2", "max_pool 2 | leaky_relu 0.2"},
+      {"pool-before-monotone", "elu | min_pool 2", "min_pool 2 | elu"},
       {"pool-before-monotone", "add 1 | max_pool 2", "max_pool 2 | add 1"},
       {"pool-before-monotone", "sub t | max_pool 2", "max_pool 2 | sub t"},
       {"pool-before-monotone", "minimum t | max_pool 2", "max_pool 2 | minimum t"},
@@ -244,6 +245,9 @@ std::vector<Case> refusing_cases() {
 
       {"pool-before-monotone", "gelu | max_pool 2", "", "f never decreases"},
       {"pool-before-monotone", "leaky_relu -0.2 | max_pool 2", "", "a positive slope"},
+      {"pool-before-monotone", "elu -0.5 | max_pool 2", "", "a positive alpha"},
+      {"pool-before-monotone", "sqrt | max_pool 2", "", "NaN of a negative number is not picked"},
+      {"pool-before-monotone", "prelu w | max_pool 2", "", "the sign of the weight is not known"},
       {"pool-before-monotone", "leaky_relu 0 | max_pool 2", "", "0 times infinity is not made"},
       {"pool-before-monotone", "mul 0 | max_pool 2", "", "a factor that is not 0"},
       {"pool-before-monotone", "mul -inf | max_pool 2", "", "a finite factor"},
@@ -400,8 +404,7 @@ Graph random_graph(uint64_t seed, const testing::Limits& limits) {
   const testing::RandomPipeline pipeline = testing::random_pipeline(seed, limits);
   Random rng(seed);
   if (seed % 2) return pipeline.graph;
-  return infer(parse_text(testing::with_outputs(pipeline.graph, rng)),
-               testing::tensor_shapes(pipeline.graph));
+  return infer(parse_text(testing::with_outputs(pipeline.graph, rng)), tensor_shapes(pipeline.graph));
 }
 
 constexpr Fill kFills[] = {Fill::kFinite,    Fill::kNanInput,  Fill::kInfInput,

@@ -6,9 +6,10 @@
 #include <set>
 #include <thread>
 
+#include "api/road.h"
 #include "base/dtype.h"
-#include "engine/engine.h"
 #include "engine/reference/reference.h"
+#include "plan/check.h"
 #include "plan/explain.h"
 #include "random_pipeline.h"
 
@@ -26,7 +27,7 @@ const CatalogEntry& entry(const std::string& part) {
 
 FusedPlan plan_of(const std::string& part, Engine engine = Engine::kCpu, Dtype dtype = Dtype::kF32) {
   const CatalogEntry& e = entry(part);
-  return make_plan(infer(parse_text(e.text, e.settings), e.shapes), target_of(engine), dtype);
+  return lower_to_plan(parse_text(e.text, e.settings), e.shapes, {.dtype = dtype, .engine = engine});
 }
 
 std::vector<std::string> stages(const FusedPlan& plan, size_t pass) {
@@ -41,87 +42,39 @@ std::multiset<std::string> laws_of(const FusedPlan& plan) {
   return result;
 }
 
-Id find_op(const FusedPlan& plan, std::string_view op) {
+Id find_op(const FusedPlan& plan, Op op) {
   for (Id id = 0; id < plan.graph.size(); ++id) {
     if (is(plan.graph[id], op)) return id;
   }
   return kNone;
 }
 
-int64_t elements(const FusedPlan& plan, Id id) { return count(plan.graph[id].shape); }
 using Names = std::vector<std::string>;
 using Laws = std::multiset<std::string>;
 
 // --- What holds for every plan -----------------------------------------------------------------------------
 
-void check_passes(const FusedPlan& plan) {
-  const Graph& graph = plan.graph;
-  std::set<Id> memory = {0};
-  int output_written = 0;
+// Beside what check(plan) wants of plans and lower_to_plan asks it for: what this planner does with them.
+void check_plan(const FusedPlan& plan, Dtype dtype) {
+  EXPECT_NO_THROW(check(plan));
   for (const Pass& pass : plan.passes) {
-    std::set<Id> here, reads;
-    EXPECT_FALSE(pass.nodes.empty());
     EXPECT_FALSE(pass.writes.empty() && pass.reductions.empty()) << "a pass that leaves nothing behind";
-    for (const Id id : pass.nodes) {
-      EXPECT_FALSE(plan.weights[id]) << "weights are packed, not computed in passes";
-      EXPECT_TRUE(!is(graph[id], "conv_transpose") || id == pass.conv) << "one convolution a pass";
-      for (const Id in : graph[id].in) {
-        if (in == kNone || plan.weights[in]) continue;
-        const bool finished = std::ranges::find(pass.reductions, in) == pass.reductions.end();
-        if (here.contains(in) && finished) continue;
-        EXPECT_TRUE(memory.contains(in)) << print_stage(graph, id) << " reads what no earlier pass left";
-        reads.insert(in);
-      }
-      here.insert(id);
-    }
-    EXPECT_TRUE(!pass.slab || pass.conv == kNone);
-    EXPECT_EQ(std::set<Id>(pass.reads.begin(), pass.reads.end()), reads);
-    EXPECT_EQ(pass.reads.size(), reads.size());
-    std::set<Id> left(pass.writes.begin(), pass.writes.end());
-    left.insert(pass.reductions.begin(), pass.reductions.end());
-    EXPECT_EQ(left.size(), pass.writes.size() + pass.reductions.size()) << "left twice";
-    for (const Id id : left) {
-      EXPECT_TRUE(here.contains(id));
-      EXPECT_FALSE(memory.contains(id)) << print_stage(graph, id) << " is in memory already";
-      EXPECT_NE(plan.places[id].kind, Kind::kNowhere);
-      output_written += id == graph.output;
-    }
-    memory.insert(left.begin(), left.end());
     EXPECT_FALSE(pass.why.empty());
     EXPECT_GT(pass.bytes, 0);
   }
-  EXPECT_EQ(output_written, 1);
   const Pass& last = plan.passes.back();
-  EXPECT_TRUE(std::ranges::find(last.nodes, graph.output) != last.nodes.end());
-}
-
-void check_places(const FusedPlan& plan, Dtype dtype) {
-  EXPECT_EQ(plan.places[0].kind, Kind::kInput);
+  EXPECT_TRUE(std::ranges::find(last.nodes, plan.graph.output) != last.nodes.end());
   EXPECT_EQ(plan.places[plan.graph.output].kind, Kind::kOutput);
-  std::map<int64_t, int64_t> taken;  // offset -> end
   int lent = 0;
   for (Id id = 0; id < plan.graph.size(); ++id) {
-    const Place& place = plan.places[id];
-    EXPECT_EQ(place.kind == Kind::kWeights, plan.weights[id]);
-    if (place.kind == Kind::kOutput && id != plan.graph.output) {
-      ++lent;
-      EXPECT_EQ(dtype, Dtype::kF32) << "16-bit elements would round twice";
-      EXPECT_EQ(plan.graph[id].shape, plan.graph[plan.graph.output].shape);
-    }
-    if (place.kind != Kind::kWorkspace) continue;
-    bool statistics = false;
-    for (const Pass& pass : plan.passes)
-      statistics |= std::ranges::find(pass.reductions, id) != pass.reductions.end();
-    EXPECT_EQ(place.offset % 64, 0);
-    taken[place.offset] = place.offset + elements(plan, id) * (statistics ? 8 : 4);
+    EXPECT_EQ(plan.places[id].kind == Kind::kInput, is_input(plan.graph, id));
+    EXPECT_EQ(plan.places[id].kind == Kind::kWeights, plan.weights[id]);
+    if (plan.places[id].kind != Kind::kOutput || id == plan.graph.output) continue;
+    ++lent;
+    EXPECT_EQ(dtype, Dtype::kF32) << "16-bit elements would round twice";
+    EXPECT_EQ(plan.graph[id].shape, plan.graph[plan.graph.output].shape);
   }
   EXPECT_LE(lent, 1);
-  int64_t end = 0;
-  for (const auto& [begin, stop] : taken) {
-    EXPECT_GE(begin, end) << "workspace places overlap";
-    end = stop;
-  }
-  EXPECT_LE(end, plan.workspace_bytes);
 }
 
 void check_cost(const FusedPlan& plan) {
@@ -140,8 +93,8 @@ void check_cost(const FusedPlan& plan) {
 std::vector<Target> targets() {
   return {{.flops_per_byte = 1e9},
           {.flops_per_byte = 0},
-          target_of(Engine::kCpu),
-          target_of(Engine::kCuda),
+          engine_of(Engine::kCpu).target,
+          engine_of(Engine::kCuda).target,
           {.fuse = false}};
 }
 
@@ -155,9 +108,9 @@ TEST(Plans, HoldTogetherForRandomPipelines) {
       SCOPED_TRACE(fmt::format("UPWEAVE_SEED={} flops_per_byte={} fuse={}\n{}", seed, target.flops_per_byte,
                                target.fuse, pipeline.text));
       FusedPlan plan;
-      ASSERT_NO_THROW(plan = make_plan(pipeline.graph, target, dtype));
-      check_passes(plan);
-      check_places(plan, dtype);
+      ASSERT_NO_THROW(
+          plan = lower_to_plan(pipeline.graph, tensor_shapes(pipeline.graph), {.dtype = dtype}, target));
+      check_plan(plan, dtype);
       check_cost(plan);
       if (::testing::Test::HasFailure()) {
         FAIL() << explain(plan, {}, {});
@@ -173,9 +126,8 @@ TEST(Plans, HoldTogetherForTheCatalog) {
   for (const CatalogEntry& e : catalog()) {
     for (const Target& target : targets()) {
       SCOPED_TRACE(e.slug);
-      const FusedPlan plan = make_plan(infer(parse_text(e.text, e.settings), e.shapes), target, Dtype::kF32);
-      check_passes(plan);
-      check_places(plan, Dtype::kF32);
+      const FusedPlan plan = lower_to_plan(parse_text(e.text, e.settings), e.shapes, {}, target);
+      check_plan(plan, Dtype::kF32);
       check_cost(plan);
       EXPECT_FALSE(explain(plan, {}, {}).empty());
       if (!target.fuse) continue;
@@ -193,9 +145,8 @@ TEST(Plans, TwoConvolutionsAndWholeSampleNormsGoOn) {
         "conv_transpose k | batch_norm as y | mean space as m | @y | sub @m"}) {
     for (const Target& target : targets()) {
       SCOPED_TRACE(text);
-      const FusedPlan plan = make_plan(infer(parse_text(text), shapes), target, Dtype::kF32);
-      check_passes(plan);
-      check_places(plan, Dtype::kF32);
+      const FusedPlan plan = lower_to_plan(parse_text(text), shapes, {}, target);
+      check_plan(plan, Dtype::kF32);
     }
   }
 }
@@ -205,7 +156,7 @@ TEST(Plans, TwoConvolutionsAndWholeSampleNormsGoOn) {
 TEST(Five, SumLayerNormAvgPoolGelu) {
   const FusedPlan plan = plan_of("sum-layernorm-avgpool-gelu");
   EXPECT_EQ(laws_of(plan), (Laws{"drop-shift", "center-weights"}));
-  EXPECT_EQ(find_op(plan, "add"), kNone) << "the addition is gone";
+  EXPECT_EQ(find_op(plan, Op::kAdd), kNone) << "the addition is gone";
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "rms_norm", "avg_pool", "gelu"}));
   EXPECT_EQ(plan.workspace_bytes, 0);
@@ -213,7 +164,7 @@ TEST(Five, SumLayerNormAvgPoolGelu) {
   const double conv = 2.0 * 32 * 32 * 64 * (3 * 16 - 1) * (3 * 32 - 1) * (3 * 32 - 1);
   const double in = 32.0 * 32 * 16 * 32 * 32, up = 32.0 * 64 * 32 * 64 * 64, out = up / 8,
                kernel = 32 * 64 * 27;
-  EXPECT_EQ(flops(plan.source, find_op(plan, "conv_transpose") - 1), conv);
+  EXPECT_EQ(flops(plan.source, find_op(plan, Op::kConvTranspose) - 1), conv);
   EXPECT_EQ(plan.cost.flops, conv + 8 * up + up + 20 * out);
   EXPECT_EQ(plan.cost.bytes, 4 * (in + kernel + out));
   EXPECT_EQ(plan.cost.unfused_flops, conv + up + 8 * up + up + 20 * out);
@@ -238,11 +189,12 @@ TEST(Five, MaxMaxSum) {
   EXPECT_EQ(laws_of(plan), (Laws{"split-bias", "merge-pools", "pool-before-monotone", "crop-outputs"}));
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "max_pool", "add", "sum"}));
-  EXPECT_EQ(plan.graph[find_op(plan, "conv_transpose")].shape, (Shape{16, 64, 60, 60, 60})) << "60^3 of 63^3";
-  EXPECT_EQ(plan.graph[find_op(plan, "max_pool")].attrs.ints("window"), Shape{6});
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kConvTranspose)].shape, (Shape{16, 64, 60, 60, 60}))
+      << "60^3 of 63^3";
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kMaxPool)].attrs.ints("window"), Shape{6});
   // o = 2i - 2 + k in [0, 60): 3 taps of input 0, all 5 of 1..28, 4 of 29, 2 of 30, none of 31.
   const double taps = 3 + 28 * 5 + 4 + 2;
-  EXPECT_EQ(flops(plan.graph, find_op(plan, "conv_transpose")), 2.0 * 16 * 32 * 64 * taps * taps * taps);
+  EXPECT_EQ(flops(plan.graph, find_op(plan, Op::kConvTranspose)), 2.0 * 16 * 32 * 64 * taps * taps * taps);
   EXPECT_EQ(plan.cost.bytes, 4 * (16.0 * 32 * 32 * 32 * 32 + 32 * 64 * 125 + 64 + 16 * 1000));
 }
 
@@ -252,7 +204,7 @@ TEST(Five, AvgPoolClampSoftmaxMultiply) {
   ASSERT_EQ(plan.passes.size(), 2u);
   EXPECT_EQ(stages(plan, 0), (Names{"avg_pool", "conv_transpose", "clamp", "sub", "exp", "sum"}));
   EXPECT_EQ(stages(plan, 1), (Names{"div", "mul"}));
-  const Id e = find_op(plan, "exp"), sum = find_op(plan, "sum");
+  const Id e = find_op(plan, Op::kExp), sum = find_op(plan, Op::kSum);
   EXPECT_EQ(plan.passes[0].reads, std::vector<Id>{0});
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{e});
   EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{sum});
@@ -261,7 +213,7 @@ TEST(Five, AvgPoolClampSoftmaxMultiply) {
   EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8);
 
   plan = plan_of("avgpool-clamp-softmax-multiply", Engine::kCpu, Dtype::kF16);
-  EXPECT_EQ(plan.places[find_op(plan, "exp")].kind, Kind::kWorkspace) << "float16 would round twice";
+  EXPECT_EQ(plan.places[find_op(plan, Op::kExp)].kind, Kind::kWorkspace) << "float16 would round twice";
   EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8 + int64_t{4} * 32 * 64 * 32 * 64 * 64);
 
   // Where arithmetic is cheap against memory, the convolution is computed again.
@@ -276,11 +228,11 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
   EXPECT_EQ(laws_of(plan),
             (Laws{"split-norm", "split-norm", "pool-before-monotone", "pool-before-monotone"}));
   ASSERT_EQ(plan.passes.size(), 2u);
-  const Id pool = find_op(plan, "max_pool"), moments = find_op(plan, "moments");
+  const Id pool = find_op(plan, Op::kMaxPool), moments = find_op(plan, Op::kMoments);
   EXPECT_EQ(plan.graph[plan.graph[pool].in[1]].name, "bn_weight")
       << "the pool takes the minimum where it is negative";
   EXPECT_EQ(std::set(plan.passes[0].nodes.begin(), plan.passes[0].nodes.end()),
-            (std::set{find_op(plan, "conv_transpose"), pool, moments}));
+            (std::set{find_op(plan, Op::kConvTranspose), pool, moments}));
   EXPECT_EQ(stages(plan, 1), (Names{"normalize", "tanh", "moments", "normalize"})) << "behind the pool";
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
   EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{moments});
@@ -292,7 +244,7 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
   EXPECT_EQ(plan.cost.flops, conv + up + 4 * up + 8 * out + 15 * out + 4 * out + 8 * out);
 
   plan = plan_of("2d-batchnorm-tanh-maxpool-groupnorm", Engine::kCpu, Dtype::kBF16);
-  EXPECT_EQ(plan.places[find_op(plan, "max_pool")].kind, Kind::kWorkspace);
+  EXPECT_EQ(plan.places[find_op(plan, Op::kMaxPool)].kind, Kind::kWorkspace);
   EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 4 * 512 * 128 * 17 * 17);
 }
 
@@ -301,7 +253,7 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
 TEST(Chains, 42And44NeedNoConvolution) {
   for (const char* name : {"kernelbench-42", "kernelbench-44"}) {
     const FusedPlan plan = plan_of(name);
-    EXPECT_EQ(find_op(plan, "conv_transpose"), kNone) << name;
+    EXPECT_EQ(find_op(plan, Op::kConvTranspose), kNone) << name;
     EXPECT_EQ(plan.passes.size(), 1u) << name;
     EXPECT_TRUE(laws_of(plan).contains("mean-without-conv")) << name;
     EXPECT_LT(plan.cost.flops, plan.cost.unfused_flops / 1000) << name;
@@ -316,19 +268,19 @@ TEST(Chains, 50HasAPooledKernel) {
   const FusedPlan plan = plan_of("kernelbench-50");
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_TRUE(laws_of(plan).contains("pool-kernel"));
-  EXPECT_EQ(plan.graph[find_op(plan, "pool_taps")].shape, (Shape{3, 16, 2, 2, 2}))
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kPoolTaps)].shape, (Shape{3, 16, 2, 2, 2}))
       << "27 taps x 8 phases are 8 taps";
-  EXPECT_EQ(find_op(plan, "avg_pool"), kNone);
+  EXPECT_EQ(find_op(plan, Op::kAvgPool), kNone);
   // Each of the 15 x 31 x 31 outputs meets 2 taps an axis.
-  EXPECT_EQ(flops(plan.graph, find_op(plan, "conv_transpose")), 2.0 * 128 * 3 * 16 * 30 * 62 * 62);
+  EXPECT_EQ(flops(plan.graph, find_op(plan, Op::kConvTranspose)), 2.0 * 128 * 3 * 16 * 30 * 62 * 62);
 }
 
 TEST(Chains, 72HasItsNormBehindTwoPoolsMadeOne) {
   const FusedPlan plan = plan_of("kernelbench-72");
-  const Id pool = find_op(plan, "avg_pool");
+  const Id pool = find_op(plan, Op::kAvgPool);
   EXPECT_EQ(plan.graph[pool].attrs.ints("window"), Shape{4});
-  EXPECT_EQ(plan.graph[find_op(plan, "normalize")].in[0], pool);
-  EXPECT_EQ(find_op(plan, "add"), kNone) << "the bias leaves with the mean";
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kNormalize)].in[0], pool);
+  EXPECT_EQ(find_op(plan, Op::kAdd), kNone) << "the bias leaves with the mean";
   ASSERT_EQ(plan.passes.size(), 2u);
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
   EXPECT_EQ(plan.places[pool].kind, Kind::kOutput);
@@ -342,7 +294,7 @@ TEST(Chains, 77StoresNothing) {
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "mean", "moments"}));
   EXPECT_TRUE(plan.passes[0].writes.empty());
   EXPECT_EQ(stages(plan, 1), Names{"normalize"});
-  EXPECT_EQ(plan.graph[find_op(plan, "normalize")].attrs.real("eps"), 1e-5 / 4)
+  EXPECT_EQ(plan.graph[find_op(plan, Op::kNormalize)].attrs.real("eps"), 1e-5 / 4)
       << "the factor of 2 is in eps";
   EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 16 * 128 * 8);
 }
@@ -350,7 +302,7 @@ TEST(Chains, 77StoresNothing) {
 TEST(Chains, 15TakesItsMeanFromTheConvolution) {
   FusedPlan plan = plan_of("kernelbench-15");
   ASSERT_EQ(plan.passes.size(), 2u);
-  const Id conv = find_op(plan, "conv_transpose");
+  const Id conv = find_op(plan, Op::kConvTranspose);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "moments", "mean"}));
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{conv});
   EXPECT_EQ(plan.places[conv].kind, Kind::kOutput);
@@ -378,7 +330,7 @@ TEST(Outputs, StatisticsOfABatchNormAreItsOwn) {
   for (const char* const changed : {"p1 as c", "bias p1 as c", "bias p1 | add 3 as c", "p1 | mul 2 as c"}) {
     for (const Engine engine : {Engine::kCpu, Engine::kCuda}) {
       const auto plan = [&](const std::string& text) {
-        return make_plan(infer(parse_text(text), shapes), target_of(engine), Dtype::kF32);
+        return lower_to_plan(parse_text(text), shapes, {.engine = engine});
       };
       const FusedPlan with = plan(head + changed + " | moments batch out stats | @c | " + tail);
       const FusedPlan without = plan(head + changed + " | " + tail);
@@ -386,7 +338,9 @@ TEST(Outputs, StatisticsOfABatchNormAreItsOwn) {
       EXPECT_EQ(with.passes.size(), without.passes.size()) << changed;
       EXPECT_LT(with.cost.flops, without.cost.flops * 1.0001) << changed;
       EXPECT_LT(with.cost.bytes, without.cost.bytes * 1.0001) << changed;
-      const auto is_batch = [](const Node& n) { return is(n, "moments") && n.attrs.word("axes") == "batch"; };
+      const auto is_batch = [](const Node& n) {
+        return is(n, Op::kMoments) && n.attrs.word("axes") == "batch";
+      };
       EXPECT_EQ(std::ranges::count_if(with.graph.nodes, is_batch), 1) << print_text(with.graph);
       const Id stats = with.graph.extra_outputs[0].value;
       EXPECT_EQ(with.graph[stats].shape, (Shape{2, 128}));
@@ -401,8 +355,7 @@ TEST(Outputs, StandApart) {
     const testing::RandomPipeline pipeline = testing::random_pipeline(seed, {.elements = 3000});
     testing::Random rng(seed);
     const std::string text = testing::with_outputs(pipeline.graph, rng);
-    const FusedPlan plan =
-        make_plan(infer(parse_text(text), testing::tensor_shapes(pipeline.graph)), {}, Dtype::kF32);
+    const FusedPlan plan = lower_to_plan(parse_text(text), tensor_shapes(pipeline.graph), {}, Target());
     if (plan.graph.extra_outputs.empty()) continue;
     const auto readers = users(plan.graph);
     std::set<Id> written;
@@ -434,7 +387,7 @@ TEST(Outputs, StandApart) {
 TEST(Plans, AreSharedByThreads) {
   const CatalogEntry& e = entry("2d-batchnorm-tanh-maxpool-groupnorm");
   const Shapes shapes = {{"input", {2, 4, 5, 6}}, {"kernel", {4, 8, 5, 5}}};
-  const FusedPlan plan = make_plan(infer(parse_text(e.text, e.settings), shapes), {}, Dtype::kF32);
+  const FusedPlan plan = lower_to_plan(parse_text(e.text, e.settings), shapes, {}, Target());
   testing::Random rng(testing::first_seed());
   const auto tensors = random_tensors(plan.source, rng);
   const std::string text = explain(plan, {}, {}), json = explain_json(plan, {}, {});

@@ -53,9 +53,8 @@ inline bool is_factor(const Graph& graph, const Node& param) {
   for (const Node& node : graph.nodes) {
     for (size_t slot = 1; slot < node.in.size(); ++slot) {
       if (node.in[slot] == kNone || &graph[node.in[slot]] != &param) continue;
-      const bool weight =
-          slot == (is(node, "normalize") ? 2 : 1) && node.op->name.find("norm") != std::string_view::npos;
-      if (is(node, "mul") || is(node, "div") || weight) return true;
+      const bool weight = slot == (is(node, Op::kNormalize) ? 2 : 1) && is(node, Family::kNorm);
+      if (is(node, Op::kMul) || is(node, Op::kDiv) || is(node, Op::kPrelu) || weight) return true;
     }
   }
   return false;
@@ -72,7 +71,7 @@ inline std::map<std::string, Tensor> random_tensors(const Graph& graph, Random& 
       v = static_cast<double>(rng.integer(-64, 63)) / 64;
       if (v >= 0) v += 1.0 / 64;  // never 0: 0 * inf is for the cases that ask for it
     }
-    const bool input = node.name == "input";
+    const bool input = is(node, Op::kInput);
     const bool nan = fill == (input ? Fill::kNanInput : Fill::kNanParams);
     const bool inf = fill == (input ? Fill::kInfInput : Fill::kInfParams) ||
                      (fill == Fill::kInfTerms && !input && !is_factor(graph, node));
@@ -91,8 +90,9 @@ inline std::map<std::string, Tensor> random_tensors(const Graph& graph, Random& 
 
 struct RandomPipeline {
   std::string text;
-  Shapes shapes;  // the input's and every kernel's; other parameters have the shape that their user expects
-  Graph graph;    // parsed, with shapes
+  // The inputs' and every kernel's; other parameters have the shape that their user expects.
+  Shapes shapes;
+  Graph graph;  // parsed, with shapes
 };
 
 struct Limits {
@@ -121,6 +121,7 @@ class PipelineMaker {
       if (extend(conv ? convolution() : motif())) ++stage;
     }
     if (labels_ > 0 && rng_.chance(0.3)) extend(fmt::format("{} @y{}", binary(), rng_.integer(1, labels_)));
+    give_inputs();
     return pipeline_;
   }
 
@@ -140,6 +141,31 @@ class PipelineMaker {
     }
     pipeline_.shapes.erase(kernel);
     return false;
+  }
+
+  // Some of the full tensors come with every run: inputs, a few with one sample for all.
+  void give_inputs() {
+    const RandomPipeline before = pipeline_;
+    std::string names = "input input";
+    for (const std::string& name : parameter_names(before.graph)) {
+      const std::string full = name + ":full";
+      const size_t at = pipeline_.text.find(" " + full);
+      if (at == std::string::npos || !rng_.chance(0.3)) continue;
+      pipeline_.text.replace(at + 1, full.size(), "@" + name);
+      names += " " + name;
+      for (const Node& node : before.graph.nodes) {
+        if (node.name == name) pipeline_.shapes[name] = node.shape;
+      }
+      if (rng_.chance(0.3)) pipeline_.shapes[name][0] = 1;
+    }
+    if (pipeline_.text == before.text) return;
+    pipeline_.text = names + " | " + pipeline_.text;
+    std::optional<Graph> graph = fits(pipeline_.text);
+    if (graph) {
+      pipeline_.graph = std::move(*graph);
+    } else {
+      pipeline_ = before;
+    }
   }
 
   std::optional<Graph> fits(const std::string& text) const {
@@ -236,8 +262,26 @@ class PipelineMaker {
         [[fallthrough]];
       default:
         if (rng_.chance(0.05)) return "clamp nan 1";  // rare: it leaves nothing but NaN to compare
-        return rng_.pick<std::string>({"gelu", "gelu tanh", "tanh", "sigmoid", "relu", "leaky_relu 0.2",
-                                       "swish", "mish", "hardswish", "hardtanh -1 1", "clamp -1 inf", "exp"});
+        return rng_.pick<std::string>({"gelu",
+                                       "gelu tanh",
+                                       "tanh",
+                                       "sigmoid",
+                                       "relu",
+                                       "leaky_relu 0.2",
+                                       "swish",
+                                       "mish",
+                                       "hardswish",
+                                       "hardtanh -1 1",
+                                       "clamp -1 inf",
+                                       "exp",
+                                       "elu",
+                                       "elu 0.5",
+                                       "softplus",
+                                       "softplus beta=2 threshold=5",
+                                       "sin",
+                                       "abs",
+                                       "abs | add 0.5 | sqrt",
+                                       "prelu " + fresh("t")});
     }
   }
   std::string norm() {
@@ -271,15 +315,6 @@ inline RandomPipeline random_pipeline(uint64_t seed, const Limits& limits = {}) 
   }
 }
 
-// Of the input and every parameter.
-inline Shapes tensor_shapes(const Graph& graph) {
-  Shapes shapes;
-  for (const Node& node : graph.nodes) {
-    if (node.in.empty()) shapes[node.name] = node.shape;
-  }
-  return shapes;
-}
-
 // The same pipeline with some of its values, and moments of some, given out beside the result.
 inline std::string with_outputs(const Graph& graph, Random& rng) {
   Graph more = graph;
@@ -292,7 +327,7 @@ inline std::string with_outputs(const Graph& graph, Random& rng) {
     if (rng.chance(0.2)) give(id);
     if (!rng.chance(0.3)) continue;
     Node moments;
-    moments.op = &operation("moments");
+    moments.op = &operation(Op::kMoments);
     moments.in = {id};
     moments.attrs.set("axes", std::string(rng.chance(0.7) ? "batch" : "instance"));
     give(more.add(std::move(moments)));

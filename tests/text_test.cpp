@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "graph/operation.h"
 #include "random_pipeline.h"
 
@@ -26,9 +28,19 @@ std::string refusal(std::string_view text, const Settings& settings = {}) {
   return "accepted";
 }
 
+TEST(Text, EveryIdHasOneRow) {
+  std::set<Op> met;
+  for (const Operation* op : operations()) {
+    EXPECT_TRUE(met.insert(op->id).second) << op->name << " has the id of another row";
+    EXPECT_EQ(&operation(op->id), op);
+    EXPECT_EQ(find_operation(op->name), op);
+  }
+  EXPECT_EQ(met.size(), kOps) << "files of src/graph/ops name an Op that no row has";
+}
+
 TEST(Text, EveryExampleParsesAndPrintsItself) {
   for (const Operation* op : operations()) {
-    if (op->name == "input" || op->name == "param") continue;
+    if (op->id == Op::kInput || op->id == Op::kParam) continue;
     std::string text(op->example);
     if (const size_t at = text.find('@'); at != text.npos)
       text = "relu as " + text.substr(at + 1, 1) + " | " + text;
@@ -91,7 +103,7 @@ TEST(Text, OperandsAreNumbersTensorsOrValues) {
   EXPECT_EQ(parameter_names(graph), (std::vector<std::string>{"s", "c", "t"}));
   std::map<std::string, std::string> kinds;
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) kinds[node.name] = node.attrs.word("kind");
+    if (is(node, Op::kParam)) kinds[node.name] = node.attrs.word("kind");
   }
   EXPECT_EQ(kinds, (std::map<std::string, std::string>{{"c", "channel"}, {"s", "scalar"}, {"t", "full"}}));
   EXPECT_EQ(last(graph).in[1], 0) << "@input is the input";
@@ -119,9 +131,9 @@ TEST(Text, OutNamesAValueAndGivesItOut) {
   EXPECT_EQ(print_text(graph), text);
   ASSERT_EQ(graph.extra_outputs.size(), 2u);
   EXPECT_EQ(graph.extra_outputs[0].name, "stats");
-  EXPECT_TRUE(is(graph[graph.extra_outputs[0].value], "moments"));
-  EXPECT_TRUE(is(graph[graph.extra_outputs[1].value], "tanh"));
-  EXPECT_TRUE(is(last(graph), "mul"));
+  EXPECT_TRUE(is(graph[graph.extra_outputs[0].value], Op::kMoments));
+  EXPECT_TRUE(is(graph[graph.extra_outputs[1].value], Op::kTanh));
+  EXPECT_TRUE(is(last(graph), Op::kMul));
   for (const char* const same : {"relu out a | @a out b | tanh", "@input out x | relu", "relu out y"}) {
     EXPECT_EQ(reprint(same), same);
   }
@@ -151,6 +163,25 @@ TEST(Text, ParametersAreInOrderOfFirstUse) {
             (std::vector<std::string>{"k", "b", "w", "c", "z"}));
 }
 
+TEST(Text, InputsAreNamed) {
+  const Graph graph = parse_text("input x skip | conv_transpose k | add @skip");
+  EXPECT_EQ(input_names(graph), (std::vector<std::string>{"x", "skip"}));
+  EXPECT_EQ(parameter_names(graph), std::vector<std::string>{"k"});
+  EXPECT_EQ(graph[last(graph).in[0]].in[0], 0) << "the first flows on";
+  EXPECT_EQ(last(graph).in[1], 1);
+  EXPECT_EQ(input_names(parse_text("relu")), std::vector<std::string>{"input"});
+  for (const char* text :
+       {"input x skip | conv_transpose k | add @skip", "input x | relu",
+        "input x skip | @skip | relu | add @x", "input x skip | @skip out y | @x | relu",
+        "input x skip | @skip out y | relu", "input x unread | tanh", "input x y | conv_transpose input"})
+    EXPECT_EQ(reprint(text), text);
+  EXPECT_EQ(reprint("input input | relu"), "relu");
+  EXPECT_EQ(reprint("input input skip | add @skip"), "input input skip | add @skip");
+  std::string many = "input";
+  for (int i = 0; i < 65; ++i) many += fmt::format(" x{}", i);
+  EXPECT_EQ(refusal(many + " | relu"), "column 1: the pipeline has 65 inputs; it can have at most 64");
+}
+
 TEST(Text, MistakesArePointedAt) {
   const std::vector<std::pair<std::string, std::string>> mistakes = {
       {"", "column 1: an operation is missing"},
@@ -159,7 +190,21 @@ TEST(Text, MistakesArePointedAt) {
       {"relux", "column 1: no operation is called 'relux'; did you mean 'relu'?"},
       {"tanh | maxpool 2", "column 8: no operation is called 'maxpool'; did you mean 'max_pool'?"},
       {"frobnicate", "column 1: no operation is called 'frobnicate'"},
-      {"input", "column 1: no operation is called 'input'"},
+      {"input", "column 1: input needs names, as in 'input x skip'"},
+      {"relu | input x", "column 8: 'input' names the inputs, in the first stage only"},
+      {"input x | input y", "column 11: 'input' names the inputs, in the first stage only"},
+      {"input x 2y", "column 9: '2y' is not a name"},
+      {"input x as y", "column 9: 'as' cannot be an input's name"},
+      {"input nan", "column 7: 'nan' cannot be an input's name"},
+      {"input x y x", "column 11: the name 'x' is taken"},
+      {"input x skip | add skip", "column 20: 'skip' is a value of this pipeline; write @skip"},
+      {"input x skip | relu as skip", "column 24: the name 'skip' is taken"},
+      {"input x skip | relu out x", "column 25: the name 'x' is taken"},
+      {"input x skip | @input", "column 16: no value is called 'input'; name one with 'as'"},
+      {"input x skip | batch_norm @skip",
+       "column 27: weight of batch_norm must be a parameter; '@skip' depends on the input"},
+      {"input x skip", "the pipeline does nothing: its result is its input"},
+      {"input x skip | @skip", "the pipeline does nothing: its result is its input"},
       {"relu 3", "column 6: relu does not take '3'; it is written as in 'relu'"},
       {"max_pool", "column 1: max_pool needs window, as in 'max_pool 2x2x1 s2'"},
       {"max_pool 2 3", "column 12: max_pool does not take '3'; it is written as in 'max_pool 2x2x1 s2'"},

@@ -73,6 +73,13 @@ def activations(row):
         "mish": F.mish,
         "hardswish": F.hardswish,
         "exp": torch.exp,
+        "elu": F.elu,
+        "elu 0.5": lambda x: F.elu(x, 0.5),
+        "softplus": F.softplus,
+        "softplus beta=2 threshold=5": lambda x: F.softplus(x, 2, 5),
+        "sin": torch.sin,
+        "abs": torch.abs,
+        "abs | sqrt": lambda x: torch.sqrt(torch.abs(x)),
     }
     for text, f in functions.items():
         row(text, lambda x, p, f=f: f(x), X2, scale=2)
@@ -103,6 +110,9 @@ def binary(row):
         row(f"{name} t:full", lambda x, p, f=f: f(x, p["t"]), X2, {"t": X2}, strange=STRANGE[3])
         row(f"exp as e | add 0.5 | {name} @e", lambda x, p, f=f: f(torch.exp(x) + 0.5, torch.exp(x)), X1)
         row(f"exp | {name} @input", lambda x, p, f=f: f(torch.exp(x), x), X2)
+    row("prelu t:scalar", lambda x, p: F.prelu(x, p["t"]), X2, {"t": (1,)})
+    row("prelu t", lambda x, p: F.prelu(x, p["t"]), X3, {"t": (3,)})
+    row("prelu t", lambda x, p: F.prelu(x, p["t"]), X1, {"t": (5,)}, strange=STRANGE[3])
 
 
 def reductions(row):
@@ -247,6 +257,9 @@ def neighbourhoods(row):
         "div t:channel": lambda x, p: x / per_channel(p["t"], x),
         "sub t:channel": lambda x, p: x - per_channel(p["t"], x),
         "tanh": lambda x, p: torch.tanh(x),
+        "elu": lambda x, p: F.elu(x),
+        "abs": lambda x, p: torch.abs(x),
+        "prelu t": lambda x, p: F.prelu(x, p["t"]),
         "gelu": lambda x, p: F.gelu(x),  # these four fall before they rise: the pool must not pass them
         "swish": lambda x, p: F.silu(x),
         "hardswish": lambda x, p: F.hardswish(x),

@@ -5,10 +5,11 @@
  *   const int64_t x_extents[] = {2, 32, 16, 32, 32}, k_extents[] = {32, 64, 4, 4, 4};
  *   const upweave_shape shapes[] = {{"input", x_extents, 5}, {"kernel", k_extents, 5}};
  *   const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}};
+ *   const upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 2, .output = y};
  *
  *   if (upweave_parse("conv_transpose kernel s2 p1 | layer_norm channel | gelu", NULL, 0, &pipeline) ||
  *       upweave_compile(pipeline, shapes, 2, NULL, &plan) ||
- *       upweave_run(plan, &(upweave_call){.tensors = tensors, .tensor_count = 2, .output = y})) {
+ *       upweave_run(plan, &call)) {
  *     fprintf(stderr, "%s\n", upweave_last_error());
  *   }
  *   upweave_plan_free(plan);
@@ -60,8 +61,11 @@ typedef enum upweave_precision { UPWEAVE_STRICT = 0, UPWEAVE_FAST = 1 } upweave_
 /* DIRECT forbids transforms that trade additions for multiplications. */
 typedef enum upweave_algorithm { UPWEAVE_AUTO = 0, UPWEAVE_DIRECT = 1 } upweave_algorithm;
 
-/* All zero is a good default, and a null pointer means the same. */
+/* All zero behind `size` is a good default, and a null pointer means the same. A struct that begins with its
+ * size may have more members in later versions: a library that does not know them refuses the call unless
+ * they are zero. Structs that come in arrays stay as they are. */
 typedef struct upweave_options {
+  size_t size; /* sizeof(upweave_options) */
   upweave_dtype dtype;
   upweave_engine engine;
   upweave_precision precision;
@@ -75,7 +79,8 @@ typedef struct upweave_setting {
   const char* value;
 } upweave_setting;
 
-/* The extents of a tensor, N C [[D] H] W for the input. */
+/* The extents of a tensor, N C [[D] H] W for an input. A text's only input is called "input", unless its
+ * first stage names it, or several: "input x skip | ...". */
 typedef struct upweave_shape {
   const char* name;
   const int64_t* extents;
@@ -118,7 +123,7 @@ UPWEAVE_PUBLIC void upweave_pipeline_free(upweave_pipeline* pipeline); /* NULL i
 /* ---- Plans ----------------------------------------------------------------------------------------------
  */
 
-/* `shapes` has the input's, and those of parameters that the text leaves open. */
+/* `shapes` has those of all inputs, and of parameters that the text leaves open. */
 UPWEAVE_PUBLIC upweave_status upweave_compile(const upweave_pipeline* pipeline, const upweave_shape* shapes,
                                               size_t shape_count, const upweave_options* options,
                                               upweave_plan** plan);
@@ -137,7 +142,8 @@ UPWEAVE_PUBLIC void upweave_plan_free(upweave_plan* plan);
  */
 
 typedef struct upweave_call {
-  const upweave_tensor* tensors; /* the input and every parameter; with `weights`, the input alone */
+  size_t size;                   /* sizeof(upweave_call) */
+  const upweave_tensor* tensors; /* every input and every parameter; with `weights`, the inputs alone */
   size_t tensor_count;
   const upweave_weights* weights; /* from upweave_pack, or NULL */
   void* output;

@@ -42,7 +42,7 @@ enum class Precision { kStrict, kFast };
 enum class Algorithm { kAuto, kDirect };
 
 using Shape = std::vector<int64_t>;                   // N C [[D] H] W
-using Shapes = std::map<std::string, Shape>;          // by tensor name; the input is "input"
+using Shapes = std::map<std::string, Shape>;          // by name; an input without one is "input"
 using Tensors = std::map<std::string, const void*>;   // dense, row-major, of the plan's Dtype
 using Outputs = std::map<std::string, void*>;         // likewise, of OutputInfo's dtype
 using Settings = std::map<std::string, std::string>;  // values for the text's $names: {{"stride", "2x2x2"}}
@@ -91,7 +91,8 @@ class UPWEAVE_PUBLIC Plan {
 
   const Shape& output_shape() const;
   const std::vector<OutputInfo>& extra_outputs() const;  // those beside the result
-  const Shapes& tensor_shapes() const;                   // the input and every parameter
+  const std::vector<std::string>& inputs() const;        // names, in the text's order
+  const Shapes& tensor_shapes() const;                   // every input and every parameter
   size_t workspace_bytes() const;
   Cost cost() const;
   // What one run should take on the plan's engine and this machine, weights packed already: a model, good for
@@ -109,6 +110,10 @@ class UPWEAVE_PUBLIC Plan {
   Weights pack(const Tensors& parameters, void* stream = nullptr) const;
   void run(const Weights& weights, const void* input, void* output, void* workspace = nullptr,
            void* stream = nullptr) const;
+
+  // The second step by name, for plans that have several inputs.
+  void run(const Weights& weights, const Tensors& inputs, void* output, const Outputs& extra = {},
+           void* workspace = nullptr, void* stream = nullptr) const;
 
   // Both, for plans that have extra outputs: `extra` says where each of them goes.
   void run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace = nullptr,
@@ -132,6 +137,7 @@ class UPWEAVE_PUBLIC Pipeline {
   static Pipeline named(std::string_view slug, const Settings& settings = {});
 
   std::string text() const;                     // canonical: parse(text()).text() == text()
+  std::vector<std::string> inputs() const;      // names; {"input"} unless the text says others
   std::vector<std::string> parameters() const;  // names, in order of first use
   Plan compile(const Shapes& shapes, const Options& options = {}) const;
   // The plan's predicted_seconds(), before any of its kernels is compiled: for Engine::kCuda without a GPU
@@ -154,7 +160,7 @@ class UPWEAVE_PUBLIC Builder {
     Shape stride = {}, padding = {}, output_padding = {}, dilation = {};
     int64_t groups = 1;
   };
-  Builder& stage(std::string_view text);  // e.g. "leaky_relu 0.2"
+  Builder& stage(std::string_view text);  // e.g. "leaky_relu 0.2", or first of all "input x skip"
   Builder& as(std::string_view label);    // names the current value
   Builder& out(std::string_view name);    // names it and gives it out beside the result
   Builder& take(std::string_view label);  // goes on from a named value

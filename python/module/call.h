@@ -6,8 +6,8 @@
 #include "api/plan_impl.h"
 #include "array.h"
 #include "base/error.h"
+#include "base/words.h"
 #include "graph/graph.h"
-#include "plan/explain.h"
 
 namespace upweave::python {
 
@@ -28,6 +28,16 @@ class Call {
     tensors_[name] = array.data;
     if (array.stream) stream_ = array.stream;
     arrays_.push_back(std::move(array));
+  }
+
+  // One array, or a tuple of one for each of the plan's inputs, in their order.
+  void add_inputs(PyObject* object) {
+    const std::vector<std::string>& names = plan_.inputs();
+    if (!PyTuple_Check(object)) return add(names[0], object);
+    if (PyTuple_Size(object) != static_cast<Py_ssize_t>(names.size()))
+      raise(PyExc_TypeError, "the pipeline has the inputs " + listed(names));
+    for (size_t i = 0; i < names.size(); ++i)
+      add(names[i], PyTuple_GetItem(object, static_cast<Py_ssize_t>(i)));
   }
 
   void set_output(PyObject* object, bool fresh) {
@@ -70,19 +80,20 @@ class Call {
     check(name, array, shape, plan_.impl().options().dtype);
   }
   void check(const std::string& name, const Array& array, const Shape& shape, Dtype dtype) {
-    const Options& options = plan_.impl().options();
     if (array.dtype != dtype) {
       raise(PyExc_TypeError,
             name + " has dtype " + name_of(array.dtype) + "; the plan was compiled for " + name_of(dtype));
     }
-    const bool scalar = count(shape) == 1 && count(array.shape) == 1 && name != "out" && name != "input";
+    const bool scalar = count(shape) == 1 && count(array.shape) == 1 && name != "out" &&
+                        std::ranges::find(plan_.inputs(), name) == plan_.inputs().end();
     if (array.shape != shape && !scalar) {
       raise(PyExc_ValueError, name + " has shape " + to_string(array.shape) + "; the plan was compiled for " +
                                   to_string(shape));
     }
-    if (array.device.cuda() != (options.engine == Engine::kCuda)) {
+    const bool on_device = plan_.impl().on_device();
+    if (array.device.cuda() != on_device) {
       raise(PyExc_ValueError, name + " is on " + name_of(array.device) + "; the plan runs on " +
-                                  (options.engine == Engine::kCuda ? "cuda" : "cpu"));
+                                  (on_device ? name_of(plan_.impl().options().engine) : "cpu"));
     }
     set_device(array.device, name.c_str());
     if (array.device.cuda() && array.device.id != device_.id) {

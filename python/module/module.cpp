@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <cstring>
 #include <new>
 #include <optional>
 
@@ -11,12 +10,12 @@
 #include "array.h"
 #include "base/error.h"
 #include "base/watch.h"
+#include "base/words.h"
 #include "call.h"
 #include "engine/cpu/predict.h"
 #include "engine/reference/verify.h"
 #include "graph/graph.h"
 #include "graph_list.h"
-#include "plan/explain.h"
 #include "unlocked.h"
 
 namespace upweave::python {
@@ -96,28 +95,13 @@ Shape shape_from(PyObject* object, const std::string& name) {
   return shape;
 }
 
-template <class Value, size_t n>
-Value choice(const char* name, const char* given, const std::pair<const char*, Value> (&choices)[n]) {
-  std::string list;
-  for (const auto& [word, value] : choices) {
-    if (std::strcmp(word, given) == 0) return value;
-    list += (list.empty() ? "" : ", ") + std::string(word);
-  }
-  raise(PyExc_ValueError, std::string(name) + " is '" + excerpt(given) + "'; it must be one of " + list);
-}
-
 Options options_from(const char* dtype, const char* engine, const char* precision, const char* algorithm,
                      int threads) {
   Options options;
-  options.dtype = choice<Dtype>(
-      "dtype", dtype,
-      {{"f32", Dtype::kF32}, {"f16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"f64", Dtype::kF64}});
-  options.engine = choice<Engine>(
-      "engine", engine, {{"cpu", Engine::kCpu}, {"cuda", Engine::kCuda}, {"reference", Engine::kReference}});
-  options.precision =
-      choice<Precision>("precision", precision, {{"strict", Precision::kStrict}, {"fast", Precision::kFast}});
-  options.algorithm =
-      choice<Algorithm>("algorithm", algorithm, {{"auto", Algorithm::kAuto}, {"direct", Algorithm::kDirect}});
+  options.dtype = named<Dtype>("dtype", dtype);
+  options.engine = named<Engine>("engine", engine);
+  options.precision = named<Precision>("precision", precision);
+  options.algorithm = named<Algorithm>("algorithm", algorithm);
   options.threads = threads;
   return options;
 }
@@ -212,7 +196,7 @@ void* stream_from(PyObject* object) {
   return number_from("stream", [&] { return PyLong_AsVoidPtr(object); });
 }
 
-// run(input, parameters or Weights, out, fresh, stream[, extra outputs by name])
+// run(input or tuple of inputs, parameters or Weights, out, fresh, stream[, extra outputs by name])
 PyObject* plan_run(PyObject* self, PyObject* args) {
   return guarded([&]() -> PyObject* {
     PyObject *input, *parameters, *out, *stream, *extra = nullptr;
@@ -221,7 +205,7 @@ PyObject* plan_run(PyObject* self, PyObject* args) {
       return nullptr;
     const Plan& plan = plan_of(self);
     Call call(plan, stream_from(stream));
-    call.add("input", input);
+    call.add_inputs(input);
     const Weights* weights = nullptr;
     if (PyObject_TypeCheck(parameters, weights_type)) {
       const auto* packed = reinterpret_cast<WeightsObject*>(parameters);
@@ -243,7 +227,7 @@ PyObject* plan_run(PyObject* self, PyObject* args) {
     {
       const Unlocked unlocked;
       if (weights) {
-        plan.run(*weights, call.tensors().at("input"), call.output(), call.extra(), nullptr, call.stream());
+        plan.run(*weights, call.tensors(), call.output(), call.extra(), nullptr, call.stream());
       } else {
         plan.run(call.tensors(), call.output(), call.extra(), nullptr, call.stream());
       }
@@ -253,7 +237,8 @@ PyObject* plan_run(PyObject* self, PyObject* args) {
   });
 }
 
-// seconds(input, parameters, out, runs): what the same calls take without Python, for benchmarks.
+// seconds(input or tuple of inputs, parameters, out, runs): what the same calls take without Python, for
+// benchmarks.
 PyObject* plan_seconds(PyObject* self, PyObject* args) {
   return guarded([&]() -> PyObject* {
     PyObject *input, *parameters, *out;
@@ -261,7 +246,7 @@ PyObject* plan_seconds(PyObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OO!Oi", &input, &PyDict_Type, &parameters, &out, &runs)) return nullptr;
     const Plan& plan = plan_of(self);
     Call call(plan, nullptr);
-    call.add("input", input);
+    call.add_inputs(input);
     for_each_item(parameters, [&](const std::string& name, PyObject* value) { call.add(name, value); });
     call.set_output(out, false);
     const auto start = std::chrono::steady_clock::now();
@@ -377,6 +362,17 @@ PyObject* plan_shapes(PyObject* self, void*) {
   });
 }
 
+PyObject* plan_inputs(PyObject* self, void*) {
+  return guarded([&]() -> PyObject* {
+    Object list = own(PyList_New(0));
+    for (const std::string& name : plan_of(self).inputs()) {
+      const Object text = own(PyUnicode_FromString(name.c_str()));
+      if (PyList_Append(list.get(), text.get()) != 0) return nullptr;
+    }
+    return PyList_AsTuple(list.get());
+  });
+}
+
 // {name: (dtype, shape)}
 PyObject* plan_extra(PyObject* self, void*) {
   return guarded([&]() -> PyObject* {
@@ -462,6 +458,7 @@ PyMethodDef plan_methods[] = {
 };
 PyGetSetDef plan_properties[] = {
     {"output_shape", plan_shape, nullptr, nullptr, nullptr},
+    {"inputs", plan_inputs, nullptr, nullptr, nullptr},
     {"shapes", plan_shapes, nullptr, nullptr, nullptr},
     {"extra_outputs", plan_extra, nullptr, nullptr, nullptr},
     {"workspace_bytes", plan_workspace, nullptr, nullptr, nullptr},

@@ -10,6 +10,7 @@ class Plan:
     def __new__(cls, text: str, named: bool, settings: dict[str, str], shapes: dict[str, tuple[int, ...]], dtype: str,
                 engine: str, precision: str, algorithm: str, threads: int, device: int = ..., /) -> Plan: ...
     output_shape: tuple[int, ...]
+    inputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
     extra_outputs: dict[str, tuple[str, tuple[int, ...]]]
     workspace_bytes: int

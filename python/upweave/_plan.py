@@ -96,24 +96,27 @@ def _refuse_gradients(tensors: Mapping[str, Any]) -> None:
 class Plan:
     """A pipeline compiled for its shapes, element type and engine. Any number of threads may call one at once."""
 
-    __slots__ = ("_core", "_extra", "dtype", "engine", "shape", "text")
+    __slots__ = ("_core", "_extra", "dtype", "engine", "inputs", "shape", "text")
 
     def __init__(self, core: _core.Plan, text: str, dtype: str, engine: str) -> None:
         self._core = core
         self.text = text
         self.dtype = dtype
         self.engine = engine
+        self.inputs = core.inputs
         self.shape = core.output_shape
         self._extra = core.extra_outputs
 
-    def __call__(self, input: Any, *, out: Any = None, outs: Optional[Mapping[str, Any]] = None,
-                 weights: Optional[Weights] = None, stream: Optional[int] = None, **parameters: Any) -> Any:
-        """Runs the plan and returns an array of the input's kind, or `out`, written. Every tensor is read where it
-        is: dense, row-major, of the plan's dtype. `weights` comes from `pack`, in place of the parameters. A plan
-        whose text has `out NAME` returns the result and a dict of these extra outputs, those in `outs` written."""
+    def __call__(self, *inputs: Any, out: Any = None, outs: Optional[Mapping[str, Any]] = None,
+                 weights: Optional[Weights] = None, stream: Optional[int] = None, **tensors: Any) -> Any:
+        """Runs the plan on its inputs, in the text's order or by name, and its parameters by name. Returns an array of
+        the first input's kind, or `out`, written. Every tensor is read where it is: dense, row-major, of the plan's
+        dtype. `weights` comes from `pack`, in place of the parameters. A plan whose text has `out NAME` returns the
+        result and a dict of these extra outputs, those in `outs` written."""
         if "torch" in sys.modules:
-            _refuse_gradients({"input": input, "out": out, **(outs or {}), **parameters})
-        fresh = False
+            _refuse_gradients({**dict(zip(self.inputs, inputs)), "out": out, **(outs or {}), **tensors})
+        arrays, parameters = self._split(inputs, tensors)
+        input, fresh = arrays[0], False
         if out is None:
             out, fresh = _like(input, self.shape)
         for name, array in {"out": None if fresh else out, **(outs or {})}.items():
@@ -127,15 +130,30 @@ class Plan:
             parameters = weights  # type: ignore[assignment]
         if stream is None:
             stream = _stream_of(input)
+        given = input if len(arrays) == 1 else arrays
         if not self._extra and not outs:
-            self._core.run(input, parameters, out, fresh, stream)
+            self._core.run(given, parameters, out, fresh, stream)
             return out
         extra = dict(outs or {})
         for name, (dtype, shape) in self._extra.items():
             if name not in extra:
                 extra[name] = _like(input, shape, dtype != self.dtype)[0]
-        self._core.run(input, parameters, out, fresh, stream, extra)
+        self._core.run(given, parameters, out, fresh, stream, extra)
         return out, extra
+
+    def _split(self, inputs: tuple[Any, ...], tensors: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The inputs in their order, and what is left of `tensors`: the parameters."""
+        if len(inputs) > len(self.inputs):
+            raise TypeError(f"{len(inputs)} inputs are given; the pipeline has {', '.join(self.inputs)}")
+        parameters, arrays = dict(tensors), list(inputs)
+        for i, name in enumerate(self.inputs):
+            if i < len(inputs) and name in parameters:
+                raise TypeError(f"{name} is given twice")
+            if i >= len(inputs) and name not in parameters:
+                raise TypeError(f"{name} is missing; the pipeline's inputs are {', '.join(self.inputs)}")
+            if i >= len(inputs):
+                arrays.append(parameters.pop(name))
+        return tuple(arrays), parameters
 
     def pack(self, *, stream: Optional[int] = None, **parameters: Any) -> Weights:
         """The parameters in the form that the engine wants, read now and never again: for weights that stay."""
@@ -145,13 +163,12 @@ class Plan:
         """The plan told to a person: text where it is printed, a picture of the passes in a notebook."""
         return Explanation(self._core.explain(), self._core.explain_json())
 
-    def verify(self, input: Any, **parameters: Any) -> float:
+    def verify(self, *inputs: Any, **tensors: Any) -> float:
         """Runs the plan on host arrays and returns its worst error as a fraction of the derived bound, both against
         the float64 reference: at most 1 is right."""
-        tensors = {"input": input, **parameters}
-        result = self(input, **parameters)
+        result = self(*inputs, **tensors)
         output, extra = result if self._extra else (result, {})
-        return self._core.judge(tensors, output, extra)
+        return self._core.judge({**dict(zip(self.inputs, inputs)), **tensors}, output, extra)
 
     @property
     def workspace_bytes(self) -> int:
@@ -186,13 +203,14 @@ class Plan:
         return self.explain()._repr_svg_()
 
 
-def compile(text: str, /, *, input: Any, dtype: Any = None, engine: Optional[str] = None, precision: str = "strict",
+def compile(text: str, /, *, input: Any = None, dtype: Any = None, engine: Optional[str] = None, precision: str = "strict",
             algorithm: str = "auto", threads: int = 0,
             settings: Optional[Mapping[str, Union[str, int, float, Sequence[int]]]] = None, **tensors: Any) -> Plan:
     """Compiles a pipeline for the shapes of its tensors.
 
     text       stages separated by `|` (see `vocabulary`), or the slug of a pipeline that comes along (see `catalog`)
-    input      an array, or its shape N C [[D] H] W; so for every other tensor, by its name in the text
+    input      an array, or its shape N C [[D] H] W; so for every other tensor, by its name in the text. A text that
+               begins with `input x skip` has these two inputs in its place
     dtype      the elements' type where only shapes are given; float32 if nothing says otherwise
     engine     "cpu", "cuda" or "reference"; if None, where the arrays are
     precision  "strict": as accurate as float32 arithmetic; "fast": as TF32
@@ -203,7 +221,9 @@ def compile(text: str, /, *, input: Any, dtype: Any = None, engine: Optional[str
     if not isinstance(text, str):
         raise TypeError(f"text is a {type(text).__name__}; it must be a str")
     shapes, dtypes, devices = {}, {}, {}
-    for name, value in {"input": input, **tensors}.items():
+    if input is not None:
+        tensors = {"input": input, **tensors}
+    for name, value in tensors.items():
         if _is_shape(value):
             shapes[name] = tuple(int(v) for v in value)
         else:

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "graph/graph.h"
+#include "upweave/upweave.hpp"
 
 // Builder methods are text fragments: what a builder makes is what a person could have typed.
 namespace upweave {

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <string>
 
 #include "api/c_status.h"
+#include "base/words.h"
 #include "upweave/upweave.hpp"
 
 using namespace upweave;
@@ -32,6 +34,22 @@ thread_local char last_error[2048] = "";
 template <class T>
 const T& given(const T* pointer, const char* name) {
   if (!pointer) throw invalid("{} is a null pointer", name);
+  return *pointer;
+}
+
+// The caller's struct, which may be of a later version of the header: what is behind the members known here
+// must not say anything.
+template <class T>
+T sized(const T* pointer, const char* name) {
+  constexpr size_t kMost = 4096;  // more is no struct's size, but was never set
+  const size_t size = given(pointer, name).size;
+  if (size < sizeof(T) || size > kMost)
+    throw invalid("{0}.size is {1}; it must be sizeof(upweave_{0}), {2}", name, size, sizeof(T));
+  const char* bytes = reinterpret_cast<const char*>(pointer);
+  if (std::any_of(bytes + sizeof(T), bytes + size, [](char byte) { return byte != 0; }))
+    throw invalid(
+        "{0} uses members that this version of the library does not have: {0}.size is {1}, here {2}", name,
+        size, sizeof(T));
   return *pointer;
 }
 
@@ -77,24 +95,23 @@ Tensors tensors_of(const upweave_tensor* tensors, size_t n, const char* name) {
 }
 
 // A caller's enumeration may hold any number: it is read as one.
-template <class From, class To, size_t n>
-To choice(const From& value, const To (&values)[n], const char* name) {
+template <class Option, class From>
+Option choice(const char* name, const From& value) {
   int number;
   static_assert(sizeof number == sizeof value);
   std::memcpy(&number, &value, sizeof number);
-  if (number < 0 || number >= static_cast<int>(n))
-    throw invalid("{} is {}, which is none that exists", name, number);
-  return values[number];
+  return numbered<Option>(name, number);
 }
 
 Options options_of(const upweave_options* options) {
   Options result;
   if (!options) return result;
-  result.dtype = choice(options->dtype, {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64}, "dtype");
-  result.engine = choice(options->engine, {Engine::kCpu, Engine::kCuda, Engine::kReference}, "engine");
-  result.precision = choice(options->precision, {Precision::kStrict, Precision::kFast}, "precision");
-  result.algorithm = choice(options->algorithm, {Algorithm::kAuto, Algorithm::kDirect}, "algorithm");
-  result.threads = options->threads;
+  const upweave_options o = sized(options, "options");
+  result.dtype = choice<Dtype>("dtype", o.dtype);
+  result.engine = choice<Engine>("engine", o.engine);
+  result.precision = choice<Precision>("precision", o.precision);
+  result.algorithm = choice<Algorithm>("algorithm", o.algorithm);
+  result.threads = o.threads;
   return result;
 }
 
@@ -226,7 +243,7 @@ upweave_status upweave_run_extra(const upweave_plan* plan, const upweave_call* c
                                  const upweave_output* extra, size_t extra_count) {
   return guarded([&] {
     const Plan& p = given(plan, "plan").plan;
-    const upweave_call& c = given(call, "call");
+    const upweave_call c = sized(call, "call");
     const Tensors tensors = tensors_of(c.tensors, c.tensor_count, "tensors");
     Outputs outputs;
     for_each(extra, extra_count, "extra", [&](const upweave_output& o, const std::string& where) {
@@ -234,10 +251,11 @@ upweave_status upweave_run_extra(const upweave_plan* plan, const upweave_call* c
         throw invalid("{}: output {} is given twice", where, o.name);
     });
     if (!c.weights) return p.run(tensors, c.output, outputs, c.workspace, c.stream);
-    if (tensors.size() != 1 || !tensors.contains("input")) {
-      throw invalid("tensors must hold 'input' alone, because weights are given");
+    if (tensors.size() != p.inputs().size() ||
+        !std::ranges::all_of(p.inputs(), [&](const auto& name) { return tensors.contains(name); })) {
+      throw invalid("tensors must hold '{}' alone, because weights are given", fmt::join(p.inputs(), "', '"));
     }
-    p.run(c.weights->weights, tensors.at("input"), c.output, outputs, c.workspace, c.stream);
+    p.run(c.weights->weights, tensors, c.output, outputs, c.workspace, c.stream);
   });
 }
 

@@ -72,11 +72,11 @@ CatalogEntry parse_entry(std::string_view slug, std::string_view content) {
     } else if (key == "input") {
       entry.shapes["input"] = parse_shape(value);
     } else if (key == "set") {
-      for_each_pair(value,
-                    [&](std::string name, std::string_view v) { entry.settings[name] = std::string(v); });
+      for_each_pair(
+          value, [&](const std::string& name, std::string_view v) { entry.settings[name] = std::string(v); });
     } else if (key == "shape") {
-      for_each_pair(value,
-                    [&](std::string name, std::string_view v) { entry.shapes[name] = parse_shape(v); });
+      for_each_pair(
+          value, [&](const std::string& name, std::string_view v) { entry.shapes[name] = parse_shape(v); });
     } else {
       throw invalid("{}.upw: key '{}' is not known", slug, key);
     }

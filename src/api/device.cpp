@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+
 #include "api/plan_impl.h"
 #include "base/dtype.h"
 #include "engine/cuda/driver.h"
@@ -31,33 +33,25 @@ GpuScope::GpuScope(int gpu) {
 }
 GpuScope::~GpuScope() = default;
 
-// The driver tells host from device memory by the address. A copy from the host's ordinary memory has read it
-// when it returns, and a copy to it has written it.
-void DeviceBuffer::upload(const void* from, size_t bytes) {
-  cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(data_),
-                                        reinterpret_cast<cuda::DevicePtr>(from), bytes, nullptr),
-              "copying to the GPU");
-}
-
-void DeviceBuffer::download(void* to, size_t bytes) const {
-  cuda::check(cuda::driver().copy_async(reinterpret_cast<cuda::DevicePtr>(to),
-                                        reinterpret_cast<cuda::DevicePtr>(data_), bytes, nullptr),
-              "copying from the GPU");
-}
-
 void run_from_host(const Plan& plan, const Tensors& tensors, void* output, const Outputs& extra) {
   const PlanImpl& impl = plan.impl();
-  if (impl.options().engine != Engine::kCuda || impl.empty() || !tensors.contains("input")) {
+  const auto given = [&](const std::string& input) { return tensors.contains(input); };
+  if (!impl.on_device() || impl.empty() || !std::ranges::all_of(plan.inputs(), given)) {
     return plan.run(tensors, output, extra);
   }
   const auto bytes = [&](const Shape& shape) {
     return static_cast<size_t>(count(shape) * size_of(impl.options().dtype));
   };
-  const size_t input_bytes = bytes(impl.shapes().at("input")), output_bytes = bytes(impl.output_shape());
-  DeviceBuffer input(impl.program(), input_bytes), result(impl.program(), output_bytes);
-  input.upload(tensors.at("input"), input_bytes);
+  const size_t output_bytes = bytes(impl.output_shape());
+  DeviceBuffer result(impl.program(), output_bytes);
+  std::map<std::string, DeviceBuffer> inputs;
   Tensors there = tensors;  // parameters are packed from wherever they are
-  there["input"] = input.data();
+  for (const std::string& name : plan.inputs()) {
+    const size_t n = bytes(impl.shapes().at(name));
+    DeviceBuffer& buffer = inputs.try_emplace(name, impl.program(), n).first->second;
+    buffer.upload(tensors.at(name), n);
+    there[name] = buffer.data();
+  }
   std::map<std::string, DeviceBuffer> extra_buffers;
   Outputs extra_there;
   const auto extra_bytes = [](const OutputInfo& info) {

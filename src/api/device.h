@@ -21,7 +21,7 @@ class GpuScope {
   std::unique_ptr<Inner> inner_;
 };
 
-// Memory on the device of a program of the CUDA engine.
+// Memory on the device of a program whose engine has one.
 class DeviceBuffer {
  public:
   DeviceBuffer(const Program& program, size_t bytes) : program_(program), data_(program.allocate(bytes)) {}
@@ -29,8 +29,9 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   void* data() const { return data_; }
-  void upload(const void* from, size_t bytes);
-  void download(void* to, size_t bytes) const;  // returns when all work before it is done, too
+  void upload(const void* from, size_t bytes) { program_.copy(data_, from, bytes); }
+  // Returns when all work before it is done, too.
+  void download(void* to, size_t bytes) const { program_.copy(to, data_, bytes); }
 
  private:
   const Program& program_;

@@ -1,16 +1,10 @@
 #include "api/plan_impl.h"
+#include "api/road.h"
 #include "api/settings.h"
 #include "graph/text.h"
 
 namespace upweave {
 namespace {
-
-void check(const Options& options) {
-  if (options.threads < 0) throw invalid("threads is {}; it must be at least 0 (0: all)", options.threads);
-  if (options.dtype == Dtype::kF64 && options.engine != Engine::kReference) {
-    throw fail(Status::kUnsupported, "dtype is f64, which runs on the reference engine only");
-  }
-}
 
 Pipeline parse_with(std::string_view text, const Settings& settings) {
   return Pipeline(std::make_shared<const Graph>(parse_text(text, settings)));
@@ -42,22 +36,19 @@ Pipeline Pipeline::named(std::string_view slug, const Settings& settings) {
 
 std::string Pipeline::text() const { return print_text(*graph_); }
 
+std::vector<std::string> Pipeline::inputs() const { return input_names(*graph_); }
 std::vector<std::string> Pipeline::parameters() const { return parameter_names(*graph_); }
 
 Plan Pipeline::compile(const Shapes& shapes, const Options& options) const {
   return with_memory("compile", [&] {
-    check(options);
-    auto plan = std::make_shared<const FusedPlan>(
-        make_plan(infer(*graph_, shapes), target_of(options.engine), options.dtype));
+    auto plan = std::make_shared<const FusedPlan>(lower_to_plan(*graph_, shapes, options));
     return Plan(std::make_shared<const PlanImpl>(std::move(plan), options));
   });
 }
 
 double Pipeline::predicted_seconds(const Shapes& shapes, const Options& options) const {
   return with_memory("predicted_seconds", [&] {
-    if (options.engine != Engine::kCuda) return compile(shapes, options).predicted_seconds();
-    check(options);
-    return predict_cuda(make_plan(infer(*graph_, shapes), target_of(options.engine), options.dtype), options);
+    return predict(std::make_shared<const FusedPlan>(lower_to_plan(*graph_, shapes, options)), options);
   });
 }
 

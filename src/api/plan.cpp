@@ -1,7 +1,10 @@
 #include <algorithm>
 
 #include "api/plan_impl.h"
+#include "api/road.h"
 #include "base/dtype.h"
+#include "base/log.h"
+#include "base/words.h"
 #include "plan/explain.h"
 
 namespace upweave {
@@ -11,25 +14,8 @@ constexpr size_t kAlign = 256;  // packed weights end here: enough for any devic
 constexpr size_t kSpareLimit = size_t{64}
                                << 20;  // a larger scratch block goes back to the system after a run
 
-std::unique_ptr<const Program> compile_for(std::shared_ptr<const FusedPlan> plan, const Options& options) {
-  switch (options.engine) {
-    case Engine::kReference:
-      return compile_reference(std::move(plan), options);
-    case Engine::kCpu:
-      return compile_cpu(std::move(plan), options);
-    case Engine::kCuda:
-      return compile_cuda(std::move(plan), options);
-  }
-  throw invalid("engine is {}, which is none that exists", static_cast<int>(options.engine));
-}
-
-std::string join(const Shapes& shapes, bool with_input) {
-  std::string names;
-  for (const auto& [name, shape] : shapes) {
-    if (name == "input" && !with_input) continue;
-    names += (names.empty() ? "" : ", ") + name;
-  }
-  return names.empty() ? "none" : names;
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
 }
 
 }  // namespace
@@ -37,24 +23,15 @@ std::string join(const Shapes& shapes, bool with_input) {
 PlanImpl::PlanImpl(std::shared_ptr<const FusedPlan> plan, const Options& options)
     : plan_(std::move(plan)), options_(options) {
   const Graph& source = plan_->source;
+  inputs_ = input_names(source);
   parameters_ = parameter_names(source);
   output_shape_ = visible_shape(source);
   for (const auto& [name, value] : source.extra_outputs) {
     extra_.push_back({name, visible_shape(source, value), output_dtype(source, value, options.dtype)});
   }
-  shapes_["input"] = source[0].shape;
-  for (Id id = 1; id < source.size(); ++id) {
-    if (is_param(source, id)) shapes_[source[id].name] = source[id].shape;
-  }
-  if (count(output_shape_) == 0) {
-    for (const OutputInfo& info : extra_) {
-      if (count(info.shape) > 0)
-        throw invalid("batch_size is 0, of which the extra output '{}' of shape {} has no value", info.name,
-                      to_string(info.shape));
-    }
-    return;
-  }
-  program_ = compile_for(plan_, options_);
+  shapes_ = tensor_shapes(source);
+  if (count(output_shape_) == 0) return;
+  program_ = lower_to_program(plan_, options_);
   packed_bytes_ = (program_->packed_bytes() + kAlign - 1) / kAlign * kAlign;
   scratch_bytes_ = program_->workspace_bytes();
 }
@@ -74,7 +51,7 @@ class PlanImpl::Scratch {
   Scratch(const PlanImpl& plan, void* given, size_t bytes, void* stream)
       : plan_(plan), block_(given), stream_(stream) {
     if (given) return;
-    keep_ = plan.options_.engine != Engine::kCuda && plan.workspace_bytes() <= kSpareLimit;
+    keep_ = !plan.on_device() && plan.workspace_bytes() <= kSpareLimit;
     if (keep_) {
       block_ = plan.spare_.exchange(nullptr);
       bytes = plan.workspace_bytes();  // whoever takes it next may need all of it
@@ -112,17 +89,30 @@ void* PlanImpl::with_bytes(size_t bytes, const char* what, F&& allocate) const {
   }
 }
 
-void PlanImpl::check_names(const Tensors& tensors, bool with_input) const {
+bool PlanImpl::is_among(const std::string& name, Which which) const {
+  return which == Which::kAll || contains(inputs_, name) == (which == Which::kInputs);
+}
+
+std::string PlanImpl::names_of(Which which) const {
+  std::string names;
+  for (const auto& [name, shape] : shapes_) {
+    if (is_among(name, which)) names += (names.empty() ? "" : ", ") + name;
+  }
+  return names.empty() ? "none" : names;
+}
+
+void PlanImpl::check_names(const Tensors& tensors, Which which) const {
   for (const auto& [name, data] : tensors) {
-    if (!shapes_.contains(name) || (name == "input" && !with_input)) {
-      throw invalid("tensor '{}' is none of the pipeline's: {}", name, join(shapes_, with_input));
+    if (!shapes_.contains(name) || !is_among(name, which)) {
+      throw invalid("tensor '{}' is none of the pipeline's{}: {}", name,
+                    which == Which::kInputs ? " inputs" : "", names_of(which));
     }
   }
   for (const auto& [name, shape] : shapes_) {
-    if (name == "input" && !with_input) continue;
+    if (!is_among(name, which)) continue;
     const auto it = tensors.find(name);
     if (it == tensors.end()) {
-      throw invalid("tensor '{}' is missing; the pipeline reads {}", name, join(shapes_, with_input));
+      throw invalid("tensor '{}' is missing; the pipeline reads {}", name, names_of(which));
     }
     check_tensor(name, it->second);
   }
@@ -189,50 +179,68 @@ void PlanImpl::check_workspace(const void* workspace) const {
   if (workspace && program_ && workspace_bytes() > 0) program_->check_memory(workspace, "workspace");
 }
 
-std::vector<const void*> PlanImpl::ordered(const Tensors& tensors) const {
+std::vector<const void*> PlanImpl::ordered(const Tensors& tensors, const std::vector<std::string>& names) {
   std::vector<const void*> pointers;
-  for (const std::string& name : parameters_) pointers.push_back(tensors.at(name));
+  for (const std::string& name : names) pointers.push_back(tensors.at(name));
   return pointers;
 }
 
-void PlanImpl::launch(const void* packed, const void* input, void* output, const Outputs& extra,
-                      void* scratch, void* stream) const {
-  if (extra_.empty()) return program_->run(packed, input, &output, scratch, stream);
-  std::vector<void*> outputs = {output};
-  for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
-  program_->run(packed, input, outputs.data(), scratch, stream);
+void PlanImpl::launch(const void* packed, Pointers inputs, void* output, const Outputs& extra, void* scratch,
+                      void* stream) const {
+  LogTimer timer;
+  if (extra_.empty()) {
+    program_->run(packed, inputs.data(), &output, scratch, stream);
+  } else {
+    std::vector<void*> outputs = {output};
+    for (const OutputInfo& info : extra_) outputs.push_back(extra.at(info.name));
+    program_->run(packed, inputs.data(), outputs.data(), scratch, stream);
+  }
+  log_debug("{} on {} in {:.3f} ms", on_device() ? "queued" : "ran", name_of(options_.engine), timer.lap());
+}
+
+void PlanImpl::pack(const Tensors& tensors, void* packed, void* stream) const {
+  LogTimer timer;
+  program_->pack(ordered(tensors, parameters_), packed, stream);
+  log_debug("packed {} bytes of weights in {:.3f} ms", program_->packed_bytes(), timer.lap());
 }
 
 void PlanImpl::run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace,
                    void* stream) const {
-  check_names(tensors, true);
+  check_names(tensors, Which::kAll);
   check_outputs(output, extra, [&](const std::string& name, const void* data, uintptr_t bytes) {
     for (const auto& [tensor, read] : tensors) check_apart(name, data, bytes, tensor, read);
   });
   check_workspace(workspace);
   if (empty()) return;
   const Scratch scratch(*this, workspace, workspace_bytes(), stream);
-  program_->pack(ordered(tensors), scratch.data(), stream);
-  launch(scratch.data(), tensors.at("input"), output, extra, scratch.data() + packed_bytes_, stream);
+  pack(tensors, scratch.data(), stream);
+  launch(scratch.data(), ordered(tensors, inputs_), output, extra, scratch.data() + packed_bytes_, stream);
 }
 
 std::shared_ptr<const WeightsImpl> PlanImpl::pack(const Tensors& parameters, void* stream) const {
-  check_names(parameters, false);
+  check_names(parameters, Which::kParameters);
   return std::make_shared<WeightsImpl>(shared_from_this(), parameters, stream);
 }
 
-void PlanImpl::run(const WeightsImpl& weights, const void* input, void* output, const Outputs& extra,
+void PlanImpl::run(const WeightsImpl& weights, const Tensors& inputs, void* output, const Outputs& extra,
+                   void* workspace, void* stream) const {
+  check_names(inputs, Which::kInputs);
+  run(weights, ordered(inputs, inputs_), output, extra, workspace, stream);
+}
+
+void PlanImpl::run(const WeightsImpl& weights, Pointers inputs, void* output, const Outputs& extra,
                    void* workspace, void* stream) const {
   if (weights.owner() != this) throw invalid("weights were packed by another plan");
-  check_tensor("input", input);
-  static const std::string kInput = "input";
+  if (inputs.size() != inputs_.size())
+    throw invalid("one input is given, but the pipeline has {}: {}", inputs_.size(), listed(inputs_));
+  for (size_t i = 0; i < inputs.size(); ++i) check_tensor(inputs_[i], inputs[i]);
   check_outputs(output, extra, [&](const std::string& name, const void* data, uintptr_t bytes) {
-    check_apart(name, data, bytes, kInput, input);
+    for (size_t i = 0; i < inputs.size(); ++i) check_apart(name, data, bytes, inputs_[i], inputs[i]);
   });
   check_workspace(workspace);
   if (empty()) return;
   const Scratch scratch(*this, workspace, scratch_bytes_, stream);
-  launch(weights.packed(), input, output, extra, scratch.data(), stream);
+  launch(weights.packed(), inputs, output, extra, scratch.data(), stream);
 }
 
 WeightsImpl::WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& parameters, void* stream)
@@ -242,7 +250,7 @@ WeightsImpl::WeightsImpl(std::shared_ptr<const PlanImpl> owner, const Tensors& p
   packed_ = owner_->with_bytes(program.packed_bytes(), "the packed weights",
                                [&] { return program.allocate(program.packed_bytes()); });
   try {
-    program.pack(owner_->ordered(parameters), packed_, stream);
+    owner_->pack(parameters, packed_, stream);
   } catch (...) {
     program.release(packed_);
     throw;
@@ -255,6 +263,7 @@ WeightsImpl::~WeightsImpl() {
 
 const Shape& Plan::output_shape() const { return impl_->output_shape(); }
 const std::vector<OutputInfo>& Plan::extra_outputs() const { return impl_->extra_outputs(); }
+const std::vector<std::string>& Plan::inputs() const { return impl_->inputs(); }
 const Shapes& Plan::tensor_shapes() const { return impl_->shapes(); }
 size_t Plan::workspace_bytes() const { return impl_->workspace_bytes(); }
 Cost Plan::cost() const { return impl_->plan().cost; }
@@ -285,7 +294,13 @@ void Plan::run(const Weights& weights, const void* input, void* output, void* wo
 
 void Plan::run(const Weights& weights, const void* input, void* output, const Outputs& extra, void* workspace,
                void* stream) const {
-  with_memory("run", [&] { impl_->run(weights.impl(), input, output, extra, workspace, stream); });
+  with_memory("run",
+              [&] { impl_->run(weights.impl(), Pointers(&input, 1), output, extra, workspace, stream); });
+}
+
+void Plan::run(const Weights& weights, const Tensors& inputs, void* output, const Outputs& extra,
+               void* workspace, void* stream) const {
+  with_memory("run", [&] { impl_->run(weights.impl(), inputs, output, extra, workspace, stream); });
 }
 
 }  // namespace upweave

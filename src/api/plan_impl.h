@@ -3,12 +3,15 @@
 // block, which one run at a time takes and gives back.
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 
 namespace upweave {
+
+using Pointers = std::span<const void* const>;
 
 class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
  public:
@@ -22,6 +25,8 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   const Shape& output_shape() const { return output_shape_; }
   const std::vector<OutputInfo>& extra_outputs() const { return extra_; }
   const Shapes& shapes() const { return shapes_; }
+  const std::vector<std::string>& inputs() const { return inputs_; }
+  bool on_device() const { return engine_of(options_.engine).device; }
   bool empty() const { return !program_; }              // an empty batch: there is nothing to run
   const Program& program() const { return *program_; }  // unless empty
   size_t workspace_bytes() const { return packed_bytes_ + scratch_bytes_; }
@@ -31,7 +36,10 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
 
   void run(const Tensors& tensors, void* output, const Outputs& extra, void* workspace, void* stream) const;
   std::shared_ptr<const WeightsImpl> pack(const Tensors& parameters, void* stream) const;
-  void run(const WeightsImpl& weights, const void* input, void* output, const Outputs& extra, void* workspace,
+  void run(const WeightsImpl& weights, const Tensors& inputs, void* output, const Outputs& extra,
+           void* workspace, void* stream) const;
+  // `inputs` are in the order of inputs().
+  void run(const WeightsImpl& weights, Pointers inputs, void* output, const Outputs& extra, void* workspace,
            void* stream) const;
 
  private:
@@ -40,7 +48,11 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
 
   template <class F>
   void* with_bytes(size_t bytes, const char* what, F&& allocate) const;  // says what there is no memory for
-  void check_names(const Tensors& tensors, bool with_input) const;
+  // `tensors` holds the inputs, the parameters, or both, and nothing else.
+  enum class Which { kInputs, kParameters, kAll };
+  void check_names(const Tensors& tensors, Which which) const;
+  bool is_among(const std::string& name, Which which) const;
+  std::string names_of(Which which) const;
   void check_tensor(const std::string& name, const void* data) const;
   // `apart(name, data, bytes)` throws if an output lies where something is read.
   template <class F>
@@ -48,14 +60,15 @@ class PlanImpl : public std::enable_shared_from_this<PlanImpl> {
   void check_apart(const std::string& name, const void* data, uintptr_t bytes, const std::string& tensor,
                    const void* read) const;
   void check_workspace(const void* workspace) const;
-  std::vector<const void*> ordered(const Tensors& tensors) const;
-  void launch(const void* packed, const void* input, void* output, const Outputs& extra, void* scratch,
+  static std::vector<const void*> ordered(const Tensors& tensors, const std::vector<std::string>& names);
+  void pack(const Tensors& tensors, void* packed, void* stream) const;
+  void launch(const void* packed, Pointers inputs, void* output, const Outputs& extra, void* scratch,
               void* stream) const;
 
   std::shared_ptr<const FusedPlan> plan_;
   Options options_;
   std::unique_ptr<const Program> program_;
-  std::vector<std::string> parameters_;  // in the order in which the program wants them
+  std::vector<std::string> inputs_, parameters_;  // in the order in which the program wants them
   Shapes shapes_;
   Shape output_shape_;
   std::vector<OutputInfo> extra_;

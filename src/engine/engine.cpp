@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace upweave {
@@ -29,17 +30,18 @@ void* Program::allocate(size_t bytes) const {
 
 void Program::release(void* p) const { std::free(p); }
 
-// A core's FMA peak over its share of the memory's rate, and a tensor core's.
-Target target_of(Engine engine) {
-  switch (engine) {
-    case Engine::kReference:
-      return {.flops_per_byte = 10, .fuse = true};
-    case Engine::kCpu:
-      return {.flops_per_byte = 10, .fuse = true};
-    case Engine::kCuda:
-      return {.flops_per_byte = 60, .fuse = true};
-  }
-  return {};
+void Program::copy(void* to, const void* from, size_t bytes) const { std::memcpy(to, from, bytes); }
+
+#define UPWEAVE_ENGINE(name, value) extern const EngineEntry name##_engine;
+#include "base/engines.inc"
+#undef UPWEAVE_ENGINE
+
+const EngineEntry& engine_of(Engine engine) {
+#define UPWEAVE_ENGINE(name, value) \
+  if (engine == value) return name##_engine;
+#include "base/engines.inc"
+#undef UPWEAVE_ENGINE
+  throw invalid("engine is {}, which is none that exists", static_cast<int>(engine));
 }
 
 }  // namespace upweave

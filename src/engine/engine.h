@@ -17,11 +17,12 @@ class Program {
   virtual size_t workspace_bytes() const = 0;  // scratch of one run, alignment 64
   // `parameters` are in the order of parameter_names(plan.source), elements of the program's Dtype.
   virtual void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const = 0;
-  // `outputs`: where the result goes, then each of plan.graph.extra_outputs.
-  virtual void run(const void* packed, const void* input, void* const* outputs, void* workspace,
+  // `inputs`: the graph's, in their order. `outputs`: where the result goes, then each of
+  // plan.graph.extra_outputs.
+  virtual void run(const void* packed, const void* const* inputs, void* const* outputs, void* workspace,
                    void* stream) const = 0;
   void run(const void* packed, const void* input, void* output, void* workspace, void* stream) const {
-    run(packed, input, &output, workspace, stream);
+    run(packed, &input, &output, workspace, stream);
   }
   // What `explain` adds: algorithm, tiles, kernels; one line each.
   virtual std::vector<std::string> describe() const { return {}; }
@@ -35,18 +36,24 @@ class Program {
   // The same in the order of a stream's work: memory for what is queued behind, given up behind what is.
   virtual void* allocate_in(size_t bytes, void*) const { return allocate(bytes); }
   virtual void release_in(void* p, void*) const { release(p); }
+  // Between the host's memory and the engine's, either way; what it brings to the host is there when it
+  // returns.
+  virtual void copy(void* to, const void* from, size_t bytes) const;
 };
 
-// Each throws Error(kUnsupported) with one sentence when it cannot serve the plan or is not available.
-std::unique_ptr<Program> compile_reference(std::shared_ptr<const FusedPlan> plan, const Options& options);
-std::unique_ptr<Program> compile_cpu(std::shared_ptr<const FusedPlan> plan, const Options& options);
-std::unique_ptr<Program> compile_cuda(std::shared_ptr<const FusedPlan> plan, const Options& options);
-
-// What compile_cuda's program would say in describe() and predicted_seconds(), without compiling kernels for
-// the latter; without a GPU too: then for an H200.
-std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& options);
-double predict_cuda(const FusedPlan& plan, const Options& options);
-
-Target target_of(Engine engine);  // figures for the plan's choices
+// What the rest of the road knows of an engine. Its folder defines one, `extern const EngineEntry
+// WORD_engine`, and base/engines.inc has its line. Each function throws Error(kUnsupported) with one sentence
+// when the engine cannot serve the plan or is not available.
+struct EngineEntry {
+  Target target = {};   // figures for the plan's choices
+  bool device = false;  // tensors and workspace are in the memory of a device of its own
+  std::unique_ptr<Program> (*compile)(std::shared_ptr<const FusedPlan> plan,
+                                      const Options& options) = nullptr;
+  // What the program would say in describe() and predicted_seconds(), without its device; null: it says it
+  // itself, once compiled.
+  std::vector<std::string> (*describe)(const FusedPlan& plan, const Options& options) = nullptr;
+  double (*predict)(const FusedPlan& plan, const Options& options) = nullptr;
+};
+const EngineEntry& engine_of(Engine engine);  // throws unless it exists
 
 }  // namespace upweave

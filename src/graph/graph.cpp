@@ -1,6 +1,7 @@
 #include "graph/graph.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/checked.h"
 #include "graph/limits.h"
@@ -9,20 +10,31 @@
 
 namespace upweave {
 
-bool is(const Node& node, std::string_view op) { return node.op->name == op; }
+bool is(const Node& node, Op op) { return node.op->id == op; }
+bool is(const Node& node, Family family) { return node.op->family == family; }
 
-bool is_pool(const Node& node) {
-  return is(node, "avg_pool") || is(node, "max_pool") || is(node, "min_pool");
+bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], Op::kParam); }
+
+bool is_input(const Graph& graph, Id id) { return id >= 0 && id < graph.size() && is(graph[id], Op::kInput); }
+
+Id input_count(const Graph& graph) {
+  Id n = 0;
+  while (is_input(graph, n)) ++n;
+  return n;
 }
 
-bool is_param(const Graph& graph, Id id) { return id != kNone && is(graph[id], "param"); }
+int64_t batch_size(const Graph& graph) {
+  int64_t samples = 0;
+  for (Id id = 0; is_input(graph, id); ++id) samples = std::max(samples, graph[id].shape[0]);
+  return samples;
+}
 
 std::vector<bool> weight_side(const Graph& graph) {
   std::vector<bool> result(graph.nodes.size());
   for (Id id = 0; id < graph.size(); ++id) {
     const Node& node = graph[id];
     result[id] =
-        is(node, "param") ||
+        is(node, Op::kParam) ||
         (!node.in.empty() && std::ranges::all_of(node.in, [&](Id in) { return in == kNone || result[in]; }));
   }
   return result;
@@ -49,8 +61,8 @@ bool is_output(const Graph& graph, Id id) { return id == graph.output || is_extr
 Graph prune(Graph graph) {
   Graph result;
   std::vector<Id> renamed(graph.nodes.size(), kNone);
-  result.add(std::move(graph[0]));
-  renamed[0] = 0;
+  for (Id id = 0, inputs = input_count(graph); id < inputs; ++id)
+    renamed[id] = result.add(std::move(graph[id]));
   // Rewrites append nodes out of order, this puts operands first again. Outputs in their order: the one that
   // another is made of comes first, so that this order is there to stay.
   std::vector<Id> wanted = {graph.output};
@@ -74,9 +86,23 @@ Graph prune(Graph graph) {
 std::vector<std::string> parameter_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Node& node : graph.nodes) {
-    if (is(node, "param")) names.push_back(node.name);
+    if (is(node, Op::kParam)) names.push_back(node.name);
   }
   return names;
+}
+
+std::vector<std::string> input_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (Id id = 0; is_input(graph, id); ++id) names.push_back(graph[id].name);
+  return names;
+}
+
+Shapes tensor_shapes(const Graph& graph) {
+  Shapes shapes;
+  for (const Node& node : graph.nodes) {
+    if (node.in.empty()) shapes[node.name] = node.shape;
+  }
+  return shapes;
 }
 
 std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<bool(Id)>& wanted) {
@@ -154,18 +180,31 @@ Shape visible_shape(const Graph& graph, Id output) {
 
 namespace {
 
-void check_input(const Shape& shape) {
+void check_input(const std::string& input, const Shape& shape) {
   if (shape.size() < 3 || shape.size() > 5) {
-    throw invalid("input has shape {}; it must be N C W, N C H W or N C D H W", to_string(shape));
+    throw invalid("{} has shape {}; it must be N C W, N C H W or N C D H W", input, to_string(shape));
   }
   static constexpr const char* kSpace[] = {"depth", "height", "width"};
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     const char* name = axis == 0 ? "batch_size" : axis == 1 ? "in_channels" : kSpace[axis + 3 - shape.size()];
     if (shape[axis] < (axis == 0 ? 0 : 1)) {
-      throw invalid("{} is {}; it must be at least {}", name, shape[axis], axis == 0 ? 0 : 1);
+      throw invalid("{}{} is {}; it must be at least {}", name, input == "input" ? "" : " of " + input,
+                    shape[axis], axis == 0 ? 0 : 1);
     }
   }
-  check_elements("input", shape);
+  check_elements(input, shape);
+}
+
+// Of the shapes of the inputs alone.
+void check_batch(const Graph& graph) {
+  const int64_t all = batch_size(graph);
+  for (Id id = 0; is_input(graph, id); ++id) {
+    const int64_t samples = graph[id].shape[0];
+    if (samples != all && samples != 1) {
+      throw invalid("batch_size of {} is {}; it must be 1 or that of the other inputs, {}", graph[id].name,
+                    samples, all);
+    }
+  }
 }
 
 Shape default_param_shape(const Graph& graph, const Node& user, const Node& param) {
@@ -193,29 +232,31 @@ void check_kind(const Graph& graph, const Node& user, const Node& param) {
 Graph infer(Graph graph, const Shapes& shapes) {
   Graph result = std::move(graph);
   for (const auto& [name, shape] : shapes) {
-    const bool known = name == "input" || std::ranges::any_of(result.nodes, [&](const Node& node) {
-                         return is(node, "param") && node.name == name;
-                       });
+    const bool known = std::ranges::any_of(result.nodes, [&](const Node& node) {
+      return (is(node, Op::kInput) || is(node, Op::kParam)) && node.name == name;
+    });
     if (!known) {
-      std::vector<std::string> names = parameter_names(result);
-      names.insert(names.begin(), "input");
+      std::vector<std::string> names = input_names(result);
+      std::ranges::copy(parameter_names(result), std::back_inserter(names));
       throw Error(Status::kInvalid, fmt::format("the pipeline has no tensor named '{}'; it has: {}",
                                                 excerpt(name), listed(names)));
     }
   }
   for (Id id = 0; id < result.size(); ++id) {
     Node& node = result[id];
-    if (is(node, "input")) {
-      const auto it = shapes.find("input");
-      if (it == shapes.end()) throw invalid("the shape of the input is missing");
-      check_input(it->second);
+    if (is(node, Op::kInput)) {
+      const auto it = shapes.find(node.name);
+      if (it == shapes.end())
+        throw invalid("the shape of {}{} is missing", node.name == "input" ? "the " : "", node.name);
+      check_input(node.name, it->second);
       node.shape = it->second;
+      if (id + 1 == input_count(result)) check_batch(result);
       continue;
     }
     const std::vector<Id>& operands = node.in;
     node.of_parameters =
         std::ranges::all_of(operands, [&](Id in) { return in == kNone || result[in].of_parameters; });
-    if (is(node, "param")) {
+    if (is(node, Op::kParam)) {
       node.shape.clear();
       if (const auto it = shapes.find(node.name); it != shapes.end()) {
         node.shape = it->second.empty() ? Shape{1} : it->second;  // a 0-dim tensor is one value

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/op.h"
 
 namespace upweave {
 
@@ -66,7 +67,7 @@ struct Output {
 };
 
 struct Graph {
-  std::vector<Node> nodes;  // nodes[0] is the input; operands come before their users
+  std::vector<Node> nodes;  // the inputs first, in their order; operands come before their users
   Id output = 0;
   std::vector<Output> extra_outputs = {};
 
@@ -79,9 +80,13 @@ struct Graph {
   }
 };
 
-bool is(const Node& node, std::string_view op);  // node.op->name == op
-bool is_pool(const Node& node);                  // avg_pool, max_pool or min_pool
+bool is(const Node& node, Op op);
+bool is(const Node& node, Family family);
+inline bool is_pool(const Node& node) { return is(node, Family::kPool); }
 bool is_param(const Graph& graph, Id id);
+bool is_input(const Graph& graph, Id id);  // false behind the last node
+Id input_count(const Graph& graph);        // they are the nodes from 0 on
+int64_t batch_size(const Graph& graph);    // the most samples that an input has; others have one
 // True if the value depends on parameters alone: it is computed when weights are packed.
 std::vector<bool> weight_side(const Graph& graph);
 // Who reads each node; each of the graph's outputs counts as a reader (kNone).
@@ -93,14 +98,17 @@ inline bool is_statistics(const Node& node) { return node.shape.size() == 2; }
 // `last` behind all that it is computed from, operands first; nodes that are not `wanted` are left out, with
 // what only they need.
 std::vector<Id> with_operands(const Graph& graph, Id last, const std::function<bool(Id)>& wanted);
-// A graph without the nodes that no output needs, in topological order. The input always stays.
+// A graph without the nodes that no output needs, in topological order. Inputs always stay.
 Graph prune(Graph graph);
 // Names of the parameters in order of first use.
 std::vector<std::string> parameter_names(const Graph& graph);
+std::vector<std::string> input_names(const Graph& graph);
+// Of every input and parameter, by name.
+Shapes tensor_shapes(const Graph& graph);
 
-// The graph with every shape filled in and checked. `shapes` holds "input" and the parameters; a parameter
-// that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value per
-// channel).
+// The graph with every shape filled in and checked. `shapes` holds every input and the parameters; a
+// parameter that is missing gets the shape that its user expects (the kernel from `64 k3`, vectors a value
+// per channel). Inputs have the same number of samples, or one for all samples of the others.
 Graph infer(Graph graph, const Shapes& shapes);
 
 // The product of the extents, checked.

@@ -9,6 +9,7 @@ namespace upweave {
 constexpr size_t kMaxText = size_t{1} << 20;        // bytes of a text
 constexpr size_t kMaxName = 200;                    // of a tensor's or value's name
 constexpr int kMaxNodes = 600;                      // stages and parameters
+constexpr int kMaxInputs = 64;                      // a kernel's arguments hold a pointer to each
 constexpr int64_t kMaxChannels = int64_t{1} << 24;  // engines have tables with an entry a channel
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of any value, and of any extent beyond its padding
 // Of all transposed convolutions of a pipeline together: phases (the product of a convolution's strides) and

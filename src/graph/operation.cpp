@@ -31,10 +31,13 @@ const Operation* find_operation(std::string_view name) {
   return it != rows().end() && it->name == name ? &*it : nullptr;
 }
 
-const Operation& operation(std::string_view name) {
-  const Operation* op = find_operation(name);
-  if (!op) throw fail(Status::kInternal, "no operation '{}'", name);
-  return *op;
+const Operation& operation(Op id) {
+  static const std::vector<const Operation*> by_id = [] {
+    std::vector<const Operation*> result(kOps);
+    for (const Operation& op : rows()) result[static_cast<size_t>(op.id)] = &op;
+    return result;
+  }();
+  return *by_id[static_cast<size_t>(id)];
 }
 
 const std::vector<const Operation*>& operations() {
@@ -96,6 +99,29 @@ Shape broadcast_strides(const Shape& operand, const Shape& shape) {
     if (full[axis] == 1) strides[axis] = 0;
   }
   return strides;
+}
+
+Numbers numbers(const Node& node) {
+  double found[2] = {};
+  size_t n = 0;
+  for (const Arg& arg : node.op->args) {
+    if (arg.kind == Arg::Kind::kFlag) found[n++] = node.attrs.flag(arg.name);
+    if (arg.kind == Arg::Kind::kReal || arg.kind == Arg::Kind::kOperand)
+      found[n++] = node.attrs.real_or(arg.name, arg.fallback);
+  }
+  return {found[0], found[1]};
+}
+
+void evaluate_pointwise(const Node& node, Inputs in, Tensor& out) {
+  const auto [a, b] = numbers(node);
+  const auto value = node.op->value;
+  if (in.size() == 1) {
+    for (size_t i = 0; i < out.data.size(); ++i) out.data[i] = value(in[0]->data[i], a, b);
+    return;
+  }
+  for_each_operands(in, out, [&, a = a, b = b](int64_t i, int64_t x, int64_t y) {
+    out.data[i] = value(in[0]->data[x], y < 0 ? a : in[1]->data[y], b);
+  });
 }
 
 }  // namespace upweave

@@ -1,6 +1,6 @@
 #pragma once
-// One row per operation: its name, text form, shape rule, float64 maths and error bound. Adding an operation
-// means adding a file to ops/ (or a row to one); the build finds it.
+// One row per operation: its id and family, text form, shape rule, float64 maths and error bound. Adding an
+// operation means adding a file to ops/ (or a row to one); the build finds it.
 #include <optional>
 #include <span>
 #include <string_view>
@@ -26,6 +26,7 @@ struct Arg {
   std::string_view prefix = {};              // kInts: "s" of s2; empty: a bare number
   bool single = false;                       // kInts: one number, not one an axis
   bool named = false;                        // kTensor, kReal: written as name=value
+  double fallback = 0;                       // kReal of a pointwise function: its value unless said
   std::vector<std::string_view> words = {};  // kWord
 };
 
@@ -37,8 +38,8 @@ struct Tensor {
 };
 using Inputs = std::span<const Tensor* const>;  // nullptr where an optional operand is absent
 
-// How an engine rounds: `unit` per operation; a sum of n products is off by at most
-// (4 + 2 sqrt(n)) * sum_unit * sum|a||b|: the statistical growth of a float sum, ten deviations wide.
+// How an engine rounds: `unit` per operation. A sum of n products is off by (4 + 2 sqrt(n)) unit sum|a||b| at
+// most, and by what `product` adds: eight deviations of a float sum's error (docs/math.md).
 struct Rounding {
   double unit = 0x1p-24;
   double product = 0x1p-24;         // relative error of one product's operands (2^-11 for TF32-like modes)
@@ -62,12 +63,17 @@ struct Range {
 };
 
 struct Operation {
+  Op id;
+  Family family;
   std::string_view name;
-  std::string_view summary;
-  std::string_view example;
+  std::string_view summary = {};
+  std::string_view example = {};
   std::vector<Arg> args = {};
   // Checks operands and attributes; throws Error naming the parameter and its value.
   Shape (*shape)(const Graph& graph, const Node& node) = nullptr;
+  // Pointwise: the result of an element x, by which the reference and every engine's slow road go. `a` and
+  // `b` are the node's numbers; where operand 1 is a tensor, `a` is its element.
+  double (*value)(double x, double a, double b) = nullptr;
   void (*evaluate)(const Node& node, Inputs in, Tensor& out) = nullptr;
   void (*bound)(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) = nullptr;
   Reach (*reach)(const Node& node) = nullptr;
@@ -82,8 +88,8 @@ struct Operation {
 };
 
 const Operation* find_operation(std::string_view name);  // nullptr if there is none
-const Operation& operation(std::string_view name);       // must exist
-const std::vector<const Operation*>& operations();       // all, by name
+const Operation& operation(Op id);
+const std::vector<const Operation*>& operations();  // all, by name
 
 // --- Helpers that rows share -------------------------------------------------------------------------------
 const Shape& shape_of(const Graph& graph, const Node& node, size_t slot);
@@ -95,6 +101,13 @@ Shape broadcast_shape(const Shape& operand, const Shape& shape, std::string_view
 // Row-major strides, 0 where the broadcast extent is 1.
 Shape broadcast_strides(const Shape& operand, const Shape& shape);
 Shape row_major(const Shape& shape);
+// The numbers of a pointwise node in text order, a flag as 0 or 1: slope; lo, hi; the number of `add 1`.
+struct Numbers {
+  double a = 0, b = 0;
+};
+Numbers numbers(const Node& node);
+// `evaluate` of pointwise rows.
+void evaluate_pointwise(const Node& node, Inputs in, Tensor& out);
 // Calls f(index, offset) for every element of `shape` in row-major order.
 template <class F>
 void for_each_index(const Shape& shape, F&& f) {
@@ -107,6 +120,23 @@ void for_each_index(const Shape& shape, F&& f) {
       index[a] = 0;
     }
   }
+}
+
+// Calls f(i, x, y) for each element of a pointwise node's result: the offsets of its operands; y is -1 where
+// there is one operand.
+template <class F>
+void for_each_operands(Inputs in, const Tensor& out, F&& f) {
+  const bool two = in.size() > 1 && in[1];
+  const Shape sx = broadcast_strides(in[0]->shape, out.shape);
+  const Shape sy = two ? broadcast_strides(in[1]->shape, out.shape) : Shape(out.shape.size(), 0);
+  for_each_index(out.shape, [&](const Shape& index, int64_t i) {
+    int64_t x = 0, y = 0;
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      x += index[axis] * sx[axis];
+      y += index[axis] * sy[axis];
+    }
+    f(i, x, two ? y : -1);
+  });
 }
 
 }  // namespace upweave

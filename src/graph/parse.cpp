@@ -37,6 +37,8 @@ bool is_real(std::string_view s) {
   double value;
   return to_real(s, value);
 }
+// Words that mean something else where a tensor's name may stand.
+bool is_reserved(std::string_view s) { return s == "as" || s == "out" || is_real(s); }
 // Whether it begins as a number does: then it is one, or a mistake, but no name.
 bool starts_number(std::string_view s) { return digit(s[0]) || s[0] == '-' || s[0] == '+' || s[0] == '.'; }
 
@@ -91,13 +93,7 @@ bool is_extent(const Arg& arg, std::string_view text) {
 
 class Parser {
  public:
-  Parser(std::string_view text, const Settings& settings) : text_(text), settings_(settings) {
-    Node input;
-    input.op = &operation("input");
-    input.name = "input";
-    current_ = graph_.add(input);
-    values_["input"] = current_;
-  }
+  Parser(std::string_view text, const Settings& settings) : text_(text), settings_(settings) {}
 
   Graph parse() {
     if (text_.size() > kMaxText)
@@ -105,14 +101,21 @@ class Parser {
     size_t start = 0;
     while (true) {
       const size_t bar = text_.find('|', start);
-      stage(tokens(start, bar == std::string_view::npos ? text_.size() : bar), start + 1);
+      std::vector<Token> words = tokens(start, bar == std::string_view::npos ? text_.size() : bar);
+      if (!words.empty() && words[0].text == "input") {
+        inputs(words);
+      } else {
+        if (start == 0) input("input");
+        stage(std::move(words), start + 1);
+      }
       if (graph_.size() > kMaxNodes)
         throw at(start + 1, "the pipeline has more than {} stages and parameters", kMaxNodes);
       if (bar == std::string_view::npos) break;
       start = bar + 1;
     }
     graph_.output = current_;
-    if (current_ == 0) throw Error(Status::kInvalid, "the pipeline does nothing: its result is its input");
+    if (is_input(graph_, current_))
+      throw Error(Status::kInvalid, "the pipeline does nothing: its result is its input");
     if (is_param(graph_, current_) || weight_side(graph_)[current_]) {
       throw Error(Status::kInvalid, "the pipeline's result does not depend on its input");
     }
@@ -146,6 +149,29 @@ class Parser {
       result.push_back(std::move(token));
     }
     return result;
+  }
+
+  void input(const std::string& name) {
+    Node node;
+    node.op = &operation(Op::kInput);
+    node.name = name;
+    values_[name] = graph_.add(std::move(node));
+  }
+
+  // input x skip
+  void inputs(const std::vector<Token>& words) {
+    if (graph_.size() > 0) throw at(words[0].column, "'input' names the inputs, in the first stage only");
+    if (words.size() == 1) throw at(words[0].column, "input needs names, as in 'input x skip'");
+    if (words.size() > kMaxInputs + 1)
+      throw at(words[0].column, "the pipeline has {} inputs; it can have at most {}", words.size() - 1,
+               kMaxInputs);
+    for (size_t w = 1; w < words.size(); ++w) {
+      const std::string& name = words[w].text;
+      if (!is_name(name)) throw at(words[w].column, "'{}' is not a name", name);
+      if (is_reserved(name)) throw at(words[w].column, "'{}' cannot be an input's name", name);
+      if (values_.contains(name)) throw at(words[w].column, "the name '{}' is taken", name);
+      input(name);
+    }
   }
 
   void stage(std::vector<Token> words, size_t column) {
@@ -203,15 +229,14 @@ class Parser {
     const size_t colon = token.text.find(':');
     const std::string name = token.text.substr(0, colon);
     if (!is_name(name)) throw at(token.column, "'{}' is not a name", name);
-    if (name == "as" || name == "out" || is_real(name))
-      throw at(token.column, "'{}' cannot be a parameter's name", name);
+    if (is_reserved(name)) throw at(token.column, "'{}' cannot be a parameter's name", name);
     auto it = values_.find(name);
     if (it != values_.end() && !is_param(graph_, it->second)) {
       throw at(token.column, "'{}' is a value of this pipeline; write @{}", name, name);
     }
     if (it == values_.end()) {
       Node node;
-      node.op = &operation("param");
+      node.op = &operation(Op::kParam);
       node.name = name;
       it = values_.emplace(name, graph_.add(node)).first;
     }
@@ -233,7 +258,7 @@ class Parser {
 
   Id apply(const std::vector<Token>& words) {
     const Operation* op = find_operation(words[0].text);
-    if (!op || op->name == "input") {
+    if (!op) {
       throw at(words[0].column, "no operation is called '{}'{}", words[0].text, nearest(words[0].text));
     }
     Node node;
@@ -346,7 +371,7 @@ class Parser {
   std::string_view text_;
   const Settings& settings_;
   Graph graph_;
-  Id current_;
+  Id current_ = 0;
   std::map<std::string, Id> values_;
 };
 

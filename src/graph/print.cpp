@@ -11,7 +11,7 @@ std::string number(double v) { return fmt::format("{}", v); }
 
 std::string tensor_text(const Graph& graph, Id id, const std::vector<std::string>& labels) {
   const Node& node = graph[id];
-  if (!is(node, "param")) return "@" + labels[id];
+  if (!is(node, Op::kParam)) return "@" + labels[id];
   return node.attrs.has("kind") ? fmt::format("{}:{}", node.name, node.attrs.word("kind")) : node.name;
 }
 
@@ -77,7 +77,7 @@ std::vector<std::string> make_labels(const Graph& graph) {
   Id previous = 0;
   for (Id id = 1; id < graph.size(); ++id) {
     const Node& node = graph[id];
-    if (is(node, "param")) continue;
+    if (node.in.empty()) continue;
     if (node.in[0] != previous) need(node.in[0]);
     for (size_t slot = 1; slot < node.in.size(); ++slot) need(node.in[slot]);
     previous = id;
@@ -87,8 +87,8 @@ std::vector<std::string> make_labels(const Graph& graph) {
 }
 
 std::string any_stage(const Graph& graph, Id id, const std::vector<std::string>& labels) {
-  if (is(graph[id], "input")) return "@input";
-  if (is(graph[id], "param")) return "param " + tensor_text(graph, id, labels);
+  if (is(graph[id], Op::kInput)) return "@" + graph[id].name;
+  if (is(graph[id], Op::kParam)) return "param " + tensor_text(graph, id, labels);
   return stage_text(graph, id, labels);
 }
 
@@ -106,16 +106,21 @@ std::vector<std::string> print_stages(const Graph& graph) {
 std::string print_text(const Graph& graph) {
   const std::vector<std::string> labels = make_labels(graph);
   std::vector<std::string> stages;
+  Id previous = 0;  // what the next stage would follow
   const auto other_names = [&](Id id) {
     for (const auto& [name, value] : graph.extra_outputs) {
-      if (value == id && name != labels[id]) stages.push_back(fmt::format("@{} out {}", labels[id], name));
+      if (value != id || name == labels[id]) continue;
+      stages.push_back(fmt::format("@{} out {}", labels[id], name));
+      previous = id;
     }
   };
-  other_names(0);
-  Id previous = 0;
+  const std::vector<std::string> inputs = input_names(graph);
+  if (inputs != std::vector<std::string>{"input"})
+    stages.push_back(fmt::format("input {}", fmt::join(inputs, " ")));
+  for (Id id = 0; is_input(graph, id); ++id) other_names(id);
   for (Id id = 1; id < graph.size(); ++id) {
     const Node& node = graph[id];
-    if (is(node, "param")) continue;
+    if (node.in.empty()) continue;
     if (node.in[0] != previous) {
       stages.push_back(is_param(graph, node.in[0]) ? "param " + tensor_text(graph, node.in[0], labels)
                                                    : "@" + labels[node.in[0]]);

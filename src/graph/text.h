@@ -6,6 +6,9 @@
 // `... as y` names a value; `@y` alone goes on from it, and as an argument uses it again. `... out y` names
 // it and gives it out beside the result, which is the last value. A bare name is a parameter; `b:scalar`,
 // `b:channel`, `t:full` say what it looks like. `$stride` is replaced from the settings.
+//
+// A first stage `input x skip` names the inputs: the pipeline begins with the first, and `@skip` reads the
+// other. Without it there is one, called `input`.
 #include <string>
 #include <string_view>
 

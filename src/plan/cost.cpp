@@ -9,7 +9,7 @@ namespace upweave {
 double flops(const Graph& graph, Id id) {
   const Node& node = graph[id];
   if (node.in.empty()) return 0;
-  if (is(node, "conv_transpose")) {
+  if (is(node, Op::kConvTranspose)) {
     // 2 (C_in / groups) C_out products and sums for each (input, tap) pair that lands inside the output.
     const ConvGeometry g = conv_geometry(graph, node);
     double n = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.c_in / g.groups) *
@@ -18,7 +18,7 @@ double flops(const Graph& graph, Id id) {
     return n;
   }
   const double elements = static_cast<double>(std::max(count(node.shape), count(graph[node.in[0]].shape)));
-  if (is(node, "mean_conv")) {
+  if (is(node, Op::kMeanConv)) {
     // Box sums by slabs, then every tap once a sample.
     const Shape& kernel = graph[node.in[1]].shape;
     return 2 * elements + 2.0 * static_cast<double>(node.shape[0] * count(kernel));

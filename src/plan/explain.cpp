@@ -1,6 +1,7 @@
 #include "plan/explain.h"
 
 #include "base/dtype.h"
+#include "base/words.h"
 #include "graph/operation.h"
 #include "graph/text.h"
 #include "plan/cost.h"
@@ -8,38 +9,10 @@
 
 namespace upweave {
 
-const char* name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return "f32";
-    case Dtype::kF16:
-      return "f16";
-    case Dtype::kBF16:
-      return "bf16";
-    case Dtype::kF64:
-      return "f64";
-  }
-  return "?";
-}
-
-const char* name_of(Engine engine) {
-  switch (engine) {
-    case Engine::kReference:
-      return "reference";
-    case Engine::kCpu:
-      return "cpu";
-    case Engine::kCuda:
-      return "cuda";
-  }
-  return "?";
-}
-
-const char* name_of(Precision precision) { return precision == Precision::kStrict ? "strict" : "fast"; }
-
 namespace {
 
 std::string value_name(const FusedPlan& plan, Id id) {
-  if (id == 0) return "input";
+  if (is_input(plan.graph, id)) return plan.graph[id].name;
   if (id == plan.graph.output) return "output";
   for (const auto& [name, value] : plan.graph.extra_outputs) {
     if (value == id) return name;
@@ -80,6 +53,40 @@ std::string join_values(const FusedPlan& plan, const std::vector<Id>& ids, bool 
   std::vector<std::string> names;
   for (const Id id : ids) names.push_back(value_name(plan, id) + (places ? place_name(plan, id) : ""));
   return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string join_ids(const std::vector<Id>& ids) {
+  return ids.empty() ? "nothing" : fmt::format("%{}", fmt::join(ids, " %"));
+}
+
+// Every node by its number, with the numbers of what it reads.
+std::string node_table(const Graph& graph) {
+  std::string text;
+  const std::vector<std::string> stages = print_stages(graph);
+  for (Id id = 0; id < graph.size(); ++id) {
+    std::vector<Id> in = graph[id].in;
+    std::erase(in, kNone);
+    text += fmt::format("  %{:<4} {:<52} {:>18}{}\n", id, stages[id], to_string(graph[id].shape),
+                        in.empty() ? "" : "   of " + join_ids(in));
+  }
+  std::vector<Id> outputs = {graph.output};
+  for (const Output& output : graph.extra_outputs) outputs.push_back(output.value);
+  return text + fmt::format("  gives {}\n", join_ids(outputs));
+}
+
+// Where a value lives between passes; empty: nowhere, or where it is given.
+std::string place_text(const FusedPlan& plan, Id id) {
+  const Place& place = plan.places[id];
+  switch (place.kind) {
+    case Place::Kind::kOutput:
+      return id == plan.graph.output ? "output" : "in the output's memory";
+    case Place::Kind::kExtraOutput:
+      return "extra output";
+    case Place::Kind::kWorkspace:
+      return fmt::format("workspace, from byte {}", place.offset);
+    default:
+      return "";
+  }
 }
 
 }  // namespace
@@ -133,6 +140,32 @@ std::string explain(const FusedPlan& plan, const Options& options,
                       static_cast<double>(plan.workspace_bytes) / 1e6);
   if (!engine_lines.empty()) text += fmt::format("\nEngine\n  {}\n", fmt::join(engine_lines, "\n  "));
   return text;
+}
+
+std::string explain_stages(const FusedPlan& plan, const Options& options,
+                           const std::vector<std::string>& engine_lines) {
+  std::vector<std::string> laws;
+  for (const Firing& firing : plan.firings) laws.push_back(firing.law);
+  std::string text = "1. As written, with shapes\n" + node_table(plan.source);
+  text += fmt::format("\n2. Rewritten by {}\n",
+                      laws.empty() ? "no law" : fmt::format("{}", fmt::join(laws, ", "))) +
+          node_table(plan.graph);
+  text +=
+      fmt::format("\n3. Plan: {} passes, {} bytes of workspace\n", plan.passes.size(), plan.workspace_bytes);
+  int number = 1;
+  for (const Pass& pass : plan.passes) {
+    text += fmt::format("  pass {}{}: computes {}; reads {}; writes {}; finishes {}\n", number++,
+                        pass.conv == kNone ? fmt::format("{}", pass.slab ? ", over whole samples" : "")
+                                           : fmt::format(", convolution %{}", pass.conv),
+                        join_ids(pass.nodes), join_ids(pass.reads), join_ids(pass.writes),
+                        join_ids(pass.reductions));
+  }
+  for (Id id = 0; id < plan.graph.size(); ++id) {
+    if (const std::string place = place_text(plan, id); !place.empty())
+      text += fmt::format("  %{:<4} {}\n", id, place);
+  }
+  return text +
+         fmt::format("\n4. Engine {}\n  {}\n", name_of(options.engine), fmt::join(engine_lines, "\n  "));
 }
 
 std::string explain_json(const FusedPlan& plan, const Options& options,

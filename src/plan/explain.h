@@ -9,11 +9,11 @@ namespace upweave {
 
 std::string explain(const FusedPlan& plan, const Options& options,
                     const std::vector<std::string>& engine_lines);
+// The result of each stage of the road, node by node: the graph as written and as rewritten, the plan's
+// passes and places, the engine's launches.
+std::string explain_stages(const FusedPlan& plan, const Options& options,
+                           const std::vector<std::string>& engine_lines);
 std::string explain_json(const FusedPlan& plan, const Options& options,
                          const std::vector<std::string>& engine_lines);
-
-const char* name_of(Dtype dtype);
-const char* name_of(Engine engine);
-const char* name_of(Precision precision);
 
 }  // namespace upweave

@@ -1,12 +1,12 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/checked.h"
 #include "base/dtype.h"
 #include "graph/operation.h"
 #include "graph/ops/conv_transpose.h"
+#include "graph/ops/norms.h"
 #include "plan/cost.h"
 
 namespace upweave {
@@ -14,16 +14,17 @@ namespace {
 
 // Norms over several trailing axes see more than a row: they wait for a pass whose tile is a whole sample.
 bool needs_slab(const Node& node) {
-  if (is(node, "mean_conv")) return true;
-  return is(node, "layer_norm") && node.attrs.word("axes") == "last" && node.attrs.has("count") &&
-         node.attrs.ints("count").front() > 1;
+  if (is(node, Op::kMeanConv)) return true;
+  if (!is(node, Op::kLayerNorm)) return false;
+  const NormAttrs norm = norm_attrs(node);
+  return norm.axes == "last" && norm.count > 1;
 }
 
 // Whether the node's result is known only when the whole pass is over.
 bool ends_pass(const Node& node, bool slab) {
   const Reach reach = node.op->reach(node);
   if (reach == Reach::kBatch) return true;
-  if (slab || is(node, "layer_norm")) return false;
+  if (slab || is(node, Op::kLayerNorm)) return false;
   return reach == Reach::kSpace || reach == Reach::kRow;
 }
 
@@ -32,8 +33,8 @@ class Planner {
   Planner(const Graph& graph, const Target& target, Dtype dtype)
       : graph_(graph), target_(target), dtype_(dtype), weights_(weight_side(graph)), readers_(users(graph)) {
     memory_.assign(graph.nodes.size(), false);
+    for (Id id = 0; is_input(graph, id); ++id) memory_[id] = true;
     known_ = memory_;
-    known_[0] = memory_[0] = true;
     outputs_ = {graph.output};
     for (const Output& output : graph.extra_outputs) outputs_.push_back(output.value);
   }
@@ -117,7 +118,7 @@ class Planner {
     for (Id id = 1; id < graph_.size(); ++id) {
       const Node& node = graph_[id];
       if (node.in.empty() || from_memory(id) || !open[id]) continue;
-      const bool conv = is(node, "conv_transpose");
+      const bool conv = is(node, Op::kConvTranspose);
       bool possible = !(slab ? conv : needs_slab(node));
       for (const Id in : node.in) {
         if (in == kNone || from_memory(in)) continue;
@@ -162,7 +163,7 @@ class Planner {
     const std::vector<Id> tiled = reachable(false);
     pass.nodes = needed(tiled, false);
     const auto conv =
-        std::ranges::find_if(pass.nodes, [&](Id id) { return is(graph_[id], "conv_transpose"); });
+        std::ranges::find_if(pass.nodes, [&](Id id) { return is(graph_[id], Op::kConvTranspose); });
     if (conv != pass.nodes.end()) pass.conv = *conv;
     // Without a convolution, or where the convolution would finish nothing while a sweep over whole samples
     // can make what it waits for, that sweep is next.
@@ -191,7 +192,7 @@ class Planner {
       const Node& node = graph_[id];
       if (node.in.empty() || from_memory(id)) continue;
       pass.nodes = {id};
-      if (is(node, "conv_transpose")) pass.conv = id;
+      if (is(node, Op::kConvTranspose)) pass.conv = id;
       pass.slab = pass.conv == kNone;
       wanted_ = is_output(id) ? std::vector<Id>{} : std::vector<Id>{id};
       break;
@@ -246,9 +247,9 @@ class Planner {
       }
     }
     auto bytes = [&](Id id) {
-      const int64_t element = id == 0         ? size_of(dtype_)
-                              : is_output(id) ? size_of(output_dtype(graph_, id, dtype_))
-                                              : 4;
+      const int64_t element = is_input(graph_, id) ? size_of(dtype_)
+                              : is_output(id)      ? size_of(output_dtype(graph_, id, dtype_))
+                                                   : 4;
       return static_cast<double>(count(graph_[id].shape)) * static_cast<double>(element);
     };
     for (const Id id : pass.reads) pass.bytes += bytes(id);
@@ -279,10 +280,11 @@ void separate_outputs(Graph& graph) {
   if (graph.extra_outputs.empty()) return;
   const auto readers = users(graph);
   const auto separate = [&](Id& output, const std::string& name) {
-    if (readers[output].size() == 1 && !is(graph[output], "moments") && !is(graph[output], "softmax_stats"))
+    if (readers[output].size() == 1 && !is(graph[output], Op::kMoments) &&
+        !is(graph[output], Op::kSoftmaxStats))
       return;
     Node copy;
-    copy.op = &operation("mul");
+    copy.op = &operation(Op::kMul);
     copy.in = {output, kNone};
     copy.attrs.set("value", 1.0);
     copy.shape = graph[output].shape;
@@ -299,13 +301,13 @@ void separate_outputs(Graph& graph) {
 std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
   const Graph& graph = plan.graph;
   std::vector<Place> places(graph.nodes.size());
-  places[0].kind = Place::Kind::kInput;
+  for (Id id = 0; is_input(graph, id); ++id) places[id].kind = Place::Kind::kInput;
   for (Id id = 0; id < graph.size(); ++id) {
     if (plan.weights[id]) places[id].kind = Place::Kind::kWeights;
   }
   places[graph.output].kind = Place::Kind::kOutput;
   for (const Output& output : graph.extra_outputs) places[output.value].kind = Place::Kind::kExtraOutput;
-  bool output_lent = dtype != Dtype::kF32;
+  bool output_aliased = dtype != Dtype::kF32;
   auto reserve = [&](Id id, int64_t element) {
     if (places[id].kind != Place::Kind::kNowhere) return;
     places[id] = {Place::Kind::kWorkspace, plan.workspace_bytes};
@@ -317,10 +319,10 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
     for (const Id id : pass.writes) {
       if (is_output(graph, id)) continue;
       const Pass& last = plan.passes.back();
-      if (!output_lent && output_can_hold(plan, id) &&
+      if (!output_aliased && output_can_hold(plan, id) &&
           std::ranges::find(last.reads, id) != last.reads.end()) {
         places[id].kind = Place::Kind::kOutput;
-        output_lent = true;
+        output_aliased = true;
       } else {
         reserve(id, 4);
       }
@@ -350,27 +352,9 @@ Dtype output_dtype(const Graph& graph, Id output, Dtype dtype) {
   return is_statistics(graph[output]) && dtype != Dtype::kF64 ? Dtype::kF32 : dtype;
 }
 
-namespace {
-
-// Engines compute in float32, where a number beyond its range is infinite or zero, as it is in PyTorch: 0 *
-// 1e39 is NaN. Laws and the reference see what engines see.
-Graph numbers_of_float32(Graph graph) {
-  for (Node& node : graph.nodes) {
-    for (const char* name : {"value", "lo", "hi", "slope"}) {
-      if (!node.attrs.has(name)) continue;
-      const double number = node.attrs.real(name), single = static_cast<float>(number);
-      if (single == 0 || std::isinf(single)) node.attrs.set(name, single);
-    }
-  }
-  return graph;
-}
-
-}  // namespace
-
-FusedPlan make_plan(const Graph& source, const Target& target, Dtype dtype) {
+FusedPlan make_plan(Graph source, Rewritten rewritten, const Target& target, Dtype dtype) {
   FusedPlan plan;
-  plan.source = dtype == Dtype::kF64 ? source : numbers_of_float32(source);
-  Rewritten rewritten = rewrite(plan.source);
+  plan.source = std::move(source);
   plan.graph = std::move(rewritten.graph);
   plan.firings = std::move(rewritten.firings);
   separate_outputs(plan.graph);

@@ -53,7 +53,8 @@ bool output_can_hold(const FusedPlan& plan, Id id);
 // The element type of an output of a graph whose elements have `dtype`: statistics keep their digits.
 Dtype output_dtype(const Graph& graph, Id output, Dtype dtype);
 
-FusedPlan make_plan(const Graph& source, const Target& target, Dtype dtype);
+// `source` as written, and what became of it; both have shapes.
+FusedPlan make_plan(Graph source, Rewritten rewritten, const Target& target, Dtype dtype);
 
 // Multiplications and additions of one node; a transposed convolution counts its real taps only.
 double flops(const Graph& graph, Id id);

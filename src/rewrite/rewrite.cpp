@@ -54,6 +54,18 @@ std::optional<Graph> try_law(const Law& law, const Graph& graph, std::vector<Fir
 
 }  // namespace
 
+Graph as_engines_see(Graph graph, Dtype dtype) {
+  if (dtype == Dtype::kF64) return graph;
+  for (Node& node : graph.nodes) {
+    for (const char* name : {"value", "lo", "hi", "slope"}) {
+      if (!node.attrs.has(name)) continue;
+      const double number = node.attrs.real(name), single = static_cast<float>(number);
+      if (single == 0 || std::isinf(single)) node.attrs.set(name, single);
+    }
+  }
+  return graph;
+}
+
 Rewritten rewrite(const Graph& graph) {
   constexpr int kMaxMoves = 1000;  // far more than any pipeline needs to be fast
   Rewritten result{graph, {}};
@@ -98,10 +110,7 @@ Graph Edit::replace(Id old, Id with) {
   }
   if (graph_[with].name.empty() && !graph_[old].in.empty()) std::swap(graph_[with].name, graph_[old].name);
   Graph pruned = prune(std::move(graph_));
-  Shapes shapes;
-  for (const Node& node : pruned.nodes) {
-    if (node.in.empty()) shapes[node.name] = node.shape;
-  }
+  const Shapes shapes = tensor_shapes(pruned);
   return infer(std::move(pruned), shapes);
 }
 
@@ -116,12 +125,6 @@ Shape operand_shape(const Graph& graph, const Node& node) {
   const Shape& operand = shape_of(graph, node, 1);
   if (operand.size() == node.shape.size()) return operand;
   return broadcast_shape(operand, node.shape, "operand");
-}
-
-bool tiles_space(const Graph& graph, const Node& pool) {
-  const size_t spatial = spatial_rank(shape_of(graph, pool, 0));
-  return !pool.attrs.has("stride") ||
-         per_axis(pool, "stride", spatial, 1) == per_axis(pool, "window", spatial, 1);
 }
 
 }  // namespace upweave

@@ -30,6 +30,10 @@ struct Law {
   bool moves = false;  // two stages change places: so often as there are pairs, unlike what removes or splits
 };
 
+// Engines compute in float32, where a number beyond its range is infinite or zero, as it is in PyTorch: 0 *
+// 1e39 is NaN. Laws and the reference see what engines see; for f64 the graph stays.
+Graph as_engines_see(Graph graph, Dtype dtype);
+
 const std::vector<Law>& laws();         // in the order in which they are tried
 Rewritten rewrite(const Graph& graph);  // to a fixed point, or a thousand moves; `graph` has shapes
 std::optional<Rewritten> apply_once(const Graph& graph, std::string_view law);  // first match of one law

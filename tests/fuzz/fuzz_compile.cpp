@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "api/road.h"
 #include "base/error.h"
 #include "engine/cuda/describe.h"
 #include "graph/text.h"
-#include "plan/explain.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
@@ -100,6 +100,10 @@ const char* const kStages[] = {
     "tanh",
     "relu",
     "mish",
+    "elu 0.5",
+    "softplus",
+    "sin",
+    "prelu b",
     "clamp 0 1",
     "add 1",
     "mul b",
@@ -110,6 +114,10 @@ const char* const kStages[] = {
     "relu as y",
     "@y",
     "@input",
+    "input input s",
+    "input x s",
+    "add @s",
+    "@s",
     "maximum t:full",
     "param kernel",
     "center",
@@ -208,7 +216,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   if (what == 4) change_number(lines[1], random);
   if (what == 5 || what == 6) change_number(lines[2 + random() % (lines.size() - 2)], random);
   if (what == 7) {
-    const char* const names[] = {"kernel", "bias", "b", "t", "w", "k2"};
+    const char* const names[] = {"kernel", "bias", "b", "t", "w", "k2", "x", "s"};
     std::string shape = any_of(kNumbers, random);
     for (unsigned i = random() % 5; i > 0; --i) shape += std::string("x") + any_of(kNumbers, random);
     lines.push_back(std::string(any_of(names, random)) + "=" + shape);
@@ -240,8 +248,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   });
   options.engine = Engine::kCuda;
   refused_or_done("the CUDA engine", [&] {
-    const FusedPlan plan =
-        make_plan(infer(parse_text(lines[1]), shapes), target_of(Engine::kCuda), options.dtype);
+    const FusedPlan plan = lower_to_plan(parse_text(lines[1]), shapes, options);
     if (count(visible_shape(plan.source)) == 0) return;
     // Up to the kernels' texts: NVRTC takes hundreds of megabytes for what is planned in a few.
     cuda::describe(plan, options, cuda::lower(plan, options, cuda::Chip{}), "", cuda::Rates{});

@@ -16,7 +16,7 @@ int main(void) {
   for (i = 0; i < 9; ++i) k[i] = 1;
 
   const upweave_tensor tensors[] = {{"input", x}, {"kernel", k}};
-  const upweave_call call = {.tensors = tensors, .tensor_count = 2, .output = y};
+  const upweave_call call = {.size = sizeof call, .tensors = tensors, .tensor_count = 2, .output = y};
   if (upweave_parse("conv_transpose kernel p2 | mul 0.5", NULL, 0, &pipeline) ||
       upweave_compile(pipeline, shapes, 2, NULL, &plan) || upweave_run(plan, &call)) {
     fprintf(stderr, "%s\n", upweave_last_error());

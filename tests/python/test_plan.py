@@ -324,6 +324,32 @@ def test_mistakes_of_compile(engine):
         upweave.compile("conv_transpose kernel", input=np.zeros((1, 2, 3), "f"), kernel=np.zeros((2, 3, 2)))
 
 
+def test_several_inputs(engine):
+    random = np.random.default_rng(3)
+    x, s, k = (random.standard_normal(shape, np.float32) for shape in ((2, 5, 4, 6), (2, 7, 8, 12), (5, 7, 4, 4)))
+    p = upweave.compile("input x skip | conv_transpose kernel s2 p1 | add @skip | relu", engine=engine, x=x, skip=s, kernel=k)
+    assert p.inputs == ("x", "skip") and p.shapes == {"x": x.shape, "skip": s.shape, "kernel": k.shape}
+    y = p(x, s, kernel=k)
+    assert p.verify(x, s, kernel=k) <= 1 and p.verify(skip=s, x=x, kernel=k) <= 1
+    q = upweave.compile("conv_transpose kernel s2 p1 | add skip | relu", engine=engine, input=x, skip=s, kernel=k)
+    assert q.inputs == ("input",) and (q(x, skip=s, kernel=k) == y).all()
+    weights = p.pack(kernel=k)
+    for again in (p(x, skip=s, kernel=k), p(skip=s, kernel=k, x=x), p(x, s, weights=weights), p(x, skip=s, weights=weights)):
+        assert (again == y).all()
+    for kind, sentence, call in (
+            (TypeError, "skip is missing; the pipeline's inputs are x, skip", lambda: p(x, kernel=k)),
+            (TypeError, "x is given twice", lambda: p(x, s, x=x, kernel=k)),
+            (TypeError, "3 inputs are given; the pipeline has x, skip", lambda: p(x, s, k)),
+            (TypeError, "kernel is given beside weights", lambda: p(x, s, weights=weights, kernel=k)),
+            (ValueError, "skip has shape 2x7x8x11", lambda: p(x, np.ascontiguousarray(s[..., 1:]), kernel=k)),
+            (ValueError, "'skip' is none of the pipeline's", lambda: p.pack(kernel=k, skip=s)),
+            (TypeError, "input is none of the pipeline's tensors", lambda: p(x, s, kernel=k, input=x)),
+            (ValueError, "the shape of skip is missing", lambda: upweave.compile("input x skip | add @skip", x=x)),
+            (ValueError, "the shape of the input is missing", lambda: upweave.compile("relu"))):
+        with pytest.raises(kind, match=re.escape(sentence)):
+            call()
+
+
 def test_weights_of_another_plan(plan, tensors, engine):
     other = upweave.compile("conv_transpose kernel", engine=engine, input=SHAPE, kernel=(5, 7, 4, 3, 4))
     with pytest.raises(ValueError, match="another plan"):

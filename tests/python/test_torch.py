@@ -319,6 +319,36 @@ def test_values_that_escape():
     assert report(model, x, skip).calls == 1
 
 
+def test_skips_are_inputs():
+    """A skip is read where it is: the weights beside it are packed once, whatever comes in."""
+
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.ConvTranspose2d(3, 4, 4, stride=2, padding=1)
+
+        def forward(self, x, skip):
+            return torch.relu(self.conv(x) + skip) * torch.sigmoid(skip)
+
+    model, before = Skip(), ut.statistics()
+    run = compiled(model)
+    for n in (2, 2, 3):
+        x, skip = torch.randn(n, 3, 5, 6), torch.randn(n, 4, 10, 12).to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            torch.testing.assert_close(run(x, skip), model(x, skip))
+    after = ut.statistics()
+    assert after.packed - before.packed == 2 and after.eager == before.eager  # a plan for each batch
+    found = report(model, x, skip)
+    assert found.texts == ["input input t2 t3 | conv_transpose t0 bias=t1 s2 p1 | add @t2 | relu | mul @t3"]
+    model, inputs = model.double(), [t.detach().double().requires_grad_() for t in (x, skip)]
+    small = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in ((1, 3, 3, 4), (1, 4, 6, 8))]
+    assert torch.autograd.gradcheck(compiled(model), small)
+    y = ut.run("input x skip | conv_transpose k s2 p1 | add @skip", inputs[0], k=model.conv.weight, skip=inputs[1])
+    torch.testing.assert_close(y, F.conv_transpose2d(inputs[0], model.conv.weight, stride=2, padding=1) + inputs[1])
+    y.sum().backward()
+    assert (inputs[1].grad == 1).all()
+
+
 def test_in_place_changes_that_others_see():
     class Changing(nn.Module):
         def __init__(self):

@@ -27,6 +27,10 @@ class Pipeline(NamedTuple):
     output: int
     outputs: dict[str, int]  # the values that `out` gives out besides, by name
 
+    @property
+    def inputs(self) -> list[str]:
+        return [node.name for node in self.nodes if node.operation == "input"]
+
 
 @functools.lru_cache(maxsize=512)
 def parse(text: str) -> Pipeline:
@@ -115,7 +119,7 @@ _REDUCE = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch
 _BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "minimum": torch.minimum,
            "maximum": torch.maximum}
 _UNARY = {"relu": F.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "swish": F.silu,
-          "mish": F.mish, "hardswish": F.hardswish}
+          "mish": F.mish, "hardswish": F.hardswish, "sin": torch.sin, "abs": torch.abs, "sqrt": torch.sqrt}
 # Each takes its operands and its attributes.
 _OPERATIONS: dict[str, Callable] = {
     "conv_transpose": _conv,
@@ -130,6 +134,9 @@ _OPERATIONS: dict[str, Callable] = {
     "softmax": _softmax,
     "gelu": lambda x, a: F.gelu(x, approximate="tanh" if a.get("tanh") else "none"),
     "leaky_relu": lambda x, a: F.leaky_relu(x, a["slope"]),
+    "elu": lambda x, a: F.elu(x, a.get("alpha", 1.0)),
+    "softplus": lambda x, a: F.softplus(x, a.get("beta", 1.0), a.get("threshold", 20.0)),
+    "prelu": lambda x, w, a: F.prelu(x, w),
     "clamp": _clamp,
     "hardtanh": _clamp,
     **{name: _reduce(function) for name, function in _REDUCE.items()},
@@ -155,9 +162,9 @@ def evaluate(pipeline: Pipeline, input: Tensor, tensors: dict[str, Tensor]) -> l
     """The value of every node."""
     values: list[Tensor] = []
     for node in pipeline.nodes:
-        if node.operation == "input":
+        if not values:  # the first input
             value = input
-        elif node.operation == "param":
+        elif node.operation in ("input", "param"):
             value = tensors[node.name]
         else:
             operation = _OPERATIONS.get(node.operation)

@@ -162,6 +162,25 @@ def leaky_relu(r, x, negative_slope=0.01):
     return r.add(r.value(x), f"leaky_relu {number(negative_slope)}")
 
 
+def elu(r, x, alpha=1.0, scale=1.0, input_scale=1.0):
+    if input_scale != 1:
+        raise NotCovered("it scales its input")
+    scaled = "" if scale == 1 else f" | mul {number(scale)}"
+    return r.add(r.value(x), f"elu {number(alpha)}{scaled}")
+
+
+def softplus(r, x, beta=1.0, threshold=20.0):
+    return r.add(r.value(x), f"softplus beta={number(beta)} threshold={number(threshold)}")
+
+
+def prelu(r, x, weight):
+    value = r.value(x)
+    text = _operand(r, value, weight)
+    if text.endswith(":full"):
+        raise NotCovered("its weight is neither one value nor one a channel")
+    return r.add(value, f"prelu {text}")
+
+
 def hardtanh(r, x, min_val=-1.0, max_val=1.0):
     return r.add(r.value(x), f"clamp {number(min_val)} {number(max_val)}")
 
@@ -321,7 +340,7 @@ def _operand(r: Region, value: Value, node: Node) -> str:
     if [value.axes[d] for d in there] == [(1,)]:
         return f"{r.vector(node, 'operand')}:channel"
     if value.plain and same(shape, value.shape):
-        return f"{r.tensor(node, 'operand')}:full"
+        return r.tensor(node, "operand")
     raise NotCovered("a tensor is neither one value, nor one a channel, nor of the value's shape")
 
 

@@ -37,8 +37,10 @@ def predict(found: Found) -> tuple[float, float]:
                                    _op.engine_for(options, options.dtype, device), precision, options.algorithm, 0)
     ours += _CALL.get(device.type, 0.0) + _peer.copies([source, result], device)
     ours += _peer.moved([t for t in (source, result) if t.dtype != options.dtype], device)
+    read = _recipes.sources(writer.names, writer.region.inputs)
+    ours += _peer.copies([example(sources[i]) for i in read], device)
     if not options.keep:
-        ours += _PACKED * _peer.moved([example(n) for n in sources], device)
+        ours += _PACKED * _peer.moved([example(n) for i, n in enumerate(sources) if i not in read], device)
     return ours, _peer.estimate(found.nodes, device, precision == "fast" and options.dtype == torch.float32)
 
 

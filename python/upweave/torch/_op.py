@@ -128,8 +128,9 @@ def plan_for(text: str, shape: Sequence[int], shapes: dict[str, tuple[int, ...]]
 
     def make() -> Optional[Plan]:
         try:
-            return compile(text, input=tuple(shape), dtype=word, engine=engine, precision=precision,
-                           algorithm=options.algorithm, **shapes)
+            first = _eager.parse(text).inputs[0]
+            return compile(text, dtype=word, engine=engine, precision=precision, algorithm=options.algorithm,
+                           **{first: tuple(shape)}, **shapes)
         except (ValueError, NotImplementedError, MemoryError, RuntimeError, OverflowError) as error:
             warn_left(f"'{text}'", error)
             return None
@@ -140,33 +141,44 @@ def plan_for(text: str, shape: Sequence[int], shapes: dict[str, tuple[int, ...]]
 # --- One call ---
 
 
-def _run(plan: Plan, input: Tensor, weights: Any) -> list[Tensor]:
-    out = torch.empty(plan.shape, dtype=input.dtype, device=input.device)
+def _run(plan: Plan, inputs: tuple[Tensor, ...], weights: Any) -> list[Tensor]:
+    out = torch.empty(plan.shape, dtype=inputs[0].dtype, device=inputs[0].device)
     if not plan.extra_outputs:
-        plan._core.run(input, weights, out, False, None)
+        plan._core.run(inputs, weights, out, False, None)
         return [out]
-    extra = {name: torch.empty(shape, dtype=_NAMED[dtype], device=input.device)
+    extra = {name: torch.empty(shape, dtype=_NAMED[dtype], device=out.device)
              for name, (dtype, shape) in plan.extra_outputs.items()}
-    plan._core.run(input, weights, out, False, None, extra)
+    plan._core.run(inputs, weights, out, False, None, extra)
     return [out, *extra.values()]
 
 
 def _execute(text: str, names: str, input: Tensor, tensors: Sequence[Tensor], options: Options) -> list[Tensor]:
     """The pipeline's values, dense, in the dtype that is computed in (statistics: in float32 or float64)."""
     precision = precision_for(options.precision, input.device)
-    key = _weights.key(tensors, text, names, options, precision, input.shape, input.device) if options.keep else None
+    others = _eager.parse(text).inputs[1:]
+
+    def made(among: Optional[Sequence[str]] = None) -> dict[str, Tensor]:
+        return _recipes.make(names, tensors, input.dtype, options.rounded or input.dtype, input.device, among)
+
+    more = made(others) if others else {}
+    inputs = (input, *(more[name] for name in others))
+    read = _recipes.sources(names, others) if others else ()
+    lasting = [t for i, t in enumerate(tensors) if i not in read]
+    key = (_weights.key(lasting, text, names, options, precision, *(t.shape for t in inputs), input.device)
+           if options.keep else None)
     entry = _weights.kept.find(key)
     if entry:
-        return _run(entry.plan, input, entry.packed)
-    given = _recipes.make(names, tensors, input.dtype, options.rounded or input.dtype, input.device)
+        return _run(entry.plan, inputs, entry.packed)
+    given = made()
     fold = _fold.find(text, input.dtype) if options.keep else None
-    weights: Any = fold.weights(given) if fold else given
-    shapes = {name: tuple(t.shape) for name, t in weights.items()}
+    weights: Any = {name: t for name, t in given.items() if name not in more}
+    weights = fold.weights(weights) if fold else weights
+    shapes = {name: tuple(t.shape) for name, t in {**weights, **more}.items()}
     plan = plan_for(fold.text if fold else text, input.shape, shapes, input.dtype, input.device,
                     options._replace(precision=precision))
     try:
         if plan is not None:
-            return _run(plan, input, _weights.kept.add(key, plan, weights, tensors))
+            return _run(plan, inputs, _weights.kept.add(key, plan, weights, lasting))
     except (NotImplementedError, MemoryError, RuntimeError) as error:
         warn_left(f"'{text}'", error)
     _plans.eager += 1

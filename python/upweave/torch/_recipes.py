@@ -60,11 +60,18 @@ def parse(names: str) -> tuple[Recipe, ...]:
     return tuple(_recipe(i, word) for i, word in enumerate(names.split()))
 
 
+def sources(names: str, among: Sequence[str]) -> set[int]:
+    """The places of the tensors that these of the pipeline's are made of."""
+    return {s for recipe in parse(names) if recipe.name in among for s in recipe.sources if s is not None}
+
+
 def make(names: str, tensors: Sequence[Tensor], dtype: torch.dtype, rounded: torch.dtype,
-         device: torch.device) -> dict[str, Tensor]:
-    """Every tensor of the pipeline, dense, in `dtype`."""
+         device: torch.device, among: Optional[Sequence[str]] = None) -> dict[str, Tensor]:
+    """Every tensor of the pipeline, or those of `among`, dense, in `dtype`."""
     made = {}
     for recipe in parse(names):
+        if among is not None and recipe.name not in among:
+            continue
         t = recipe.make(*(None if s is None else tensors[s] for s in recipe.sources))
         if recipe.rounded:
             t = t.to(rounded)

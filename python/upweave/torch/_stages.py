@@ -70,6 +70,7 @@ class Region:
     values: dict[Node, Value] = field(default_factory=dict)
     stages: dict[Node, list[Stage]] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)  # name -> how it is made of `sources`: see _op.Recipe
+    inputs: list[str] = field(default_factory=list)  # those of them that are inputs, beside the region's own
     sources: list[Node] = field(default_factory=list)
     node: Node = None  # type: ignore[assignment]
     count: int = 0
@@ -115,10 +116,13 @@ class Region:
         return self.name(f"{self.source(behind(node, _CASTS), what)}w")
 
     def tensor(self, node: Any, what: str) -> str:
-        """One that is as large as a value: packing it anew in each call would be a copy of it."""
-        if node not in self.weights:
-            raise NotCovered(f"its {what} is no weight, and as large as the value")
-        return self.name(f"{self.source(node, what)}")
+        """The operand for one that is as large as a value: a weight, or else an input, which is read where it is."""
+        name = self.name(f"{self.source(node, what)}")
+        if node in self.weights:
+            return f"{name}:full"
+        if name not in self.inputs:
+            self.inputs.append(name)
+        return f"@{name}"
 
     def vector(self, node: Any, what: str) -> str:
         node = behind(node, (*_CASTS, *_VIEWS))

@@ -34,11 +34,15 @@ def _table() -> dict[Any, Callable]:
     row(h.batch_norm_alone, "_native_batch_norm_legit.no_stats")
     row(h.batch_norm_known, "_native_batch_norm_legit_no_training")
     for name, stage in (("relu", "relu"), ("tanh", "tanh"), ("sigmoid", "sigmoid"), ("exp", "exp"), ("mish", "mish"),
-                        ("hardswish", "hardswish"), ("silu", "swish"), ("neg", "mul -1.0"),
+                        ("hardswish", "hardswish"), ("silu", "swish"), ("neg", "mul -1.0"), ("sin", "sin"), ("abs", "abs"),
+                        ("sqrt", "sqrt"),
                         ("hardsigmoid", "add 3.0 | clamp 0.0 6.0 | div 6.0")):
         row(h.unary(stage), name)
     row(h.gelu, "gelu")
     row(h.leaky_relu, "leaky_relu")
+    row(h.elu, "elu")
+    row(h.softplus, "softplus")
+    row(h.prelu, "_prelu_kernel")
     row(h.hardtanh, "hardtanh")
     row(h.clamp, "clamp")
     row(lambda r, x, min: h.clamp(r, x, min), "clamp_min")

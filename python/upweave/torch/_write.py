@@ -52,9 +52,10 @@ class Writer:
         self.region, self.source, self.last = region, source, last
         self.stages = [s for n in covered for s in region.stages.get(n, ())]
         self.updates = [s.updates for s in self.stages if s.updates]
-        self.text = _text(self.stages, region.values[last].id)
-        words = {w.rpartition("=")[2].partition(":")[0] for s in self.stages for w in s.text.split()}
+        words = {w.rpartition("=")[2].partition(":")[0].lstrip("@") for s in self.stages for w in s.text.split()}
         recipes = {name: recipe for name, recipe in region.tensors.items() if name in words}
+        inputs = [name for name in region.inputs if name in words]
+        self.text = " ".join(["input input", *inputs, "| "] if inputs else []) + _text(self.stages, region.values[last].id)
         self.names = " ".join(f"{name}={recipe}" for name, recipe in recipes.items())
         self.options = self._choose(covered, options)
 
@@ -64,7 +65,7 @@ class Writer:
         conv, out, value = self.region.dtype, example(self.last), self.region.values[self.last]
         recipes = _recipes.parse(self.names)
         sources = self.region.sources
-        used = {i for r in recipes for i in r.sources if i is not None}
+        used = {i for r in recipes for i in r.sources if i is not None and r.name not in self.region.inputs}
         others = {example(sources[r.sources[0]]) for r in recipes if len(r.sources) == 1 and not r.rounded}
         dtypes = {t.dtype for t in others if t.dim()}
         dtypes |= {example(n).dtype for n in covered if isinstance(example(n), torch.Tensor)}

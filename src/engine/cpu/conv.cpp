@@ -139,8 +139,8 @@ std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direc
   Extents tile;
   // A box that keeps windows together must also be able to keep tiles whole.
   auto compatible = [&](int axis) {
-    const int64_t granule = shape.stride[axis] * tile[axis], window = shape.window[axis];
-    return granule % window == 0 || window % granule == 0 || granule >= shape.out[axis];
+    const int64_t quantum = shape.stride[axis] * tile[axis], window = shape.window[axis];
+    return quantum % window == 0 || window % quantum == 0 || quantum >= shape.out[axis];
   };
   for (tile[0] = 1; tile[0] <= 4; ++tile[0]) {
     for (tile[1] = 1; tile[1] <= 4; ++tile[1]) {
@@ -195,7 +195,7 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
 
 Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes) {
   Box box;
-  Extents unit = kernel.granule();
+  Extents unit = kernel.tile_quantum();
   for (int axis = 0; axis < 3; ++axis) {
     unit[axis] = std::min(common_multiple(unit[axis], shape.window[axis]), shape.out[axis]);
     box.extent[axis] = unit[axis];

@@ -74,9 +74,9 @@ class ConvKernel {
   virtual int64_t channels_in() const = 0;
   virtual int64_t channels_out() const = 0;
 
-  // Output boxes that begin at multiples of the granule, and end at them or at the tensor's end, waste
+  // Output boxes that begin at multiples of the tile quantum, and end at them or at the tensor's end, waste
   // nothing.
-  virtual Extents granule() const = 0;
+  virtual Extents tile_quantum() const = 0;
   // The input positions that compute() reads for a box of outputs. Never empty.
   virtual Box input_box(const Box& output) const = 0;
 
@@ -94,14 +94,14 @@ class ConvKernel {
 };
 
 // The best kernel that the machine has for values of `type`: float32; float16, which the caller converts when
-// it lays out the tile; or bfloat16, where input_type() of the result says which tile it wants. `cost`
+// it packs the tile; or bfloat16, where input_type() of the result says which tile it wants. `cost`
 // receives what all outputs of a sample should take, in multiply-adds of 16 floats.
 std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type, Algorithm algorithm,
                                              Precision precision = Precision::kStrict,
                                              double* cost = nullptr);
 
-// Extents of the output boxes that suit a kernel: whole granules and windows, grown along width, then height,
-// then depth, as long as a box's outputs take no more than `bytes`.
+// Extents of the output boxes that suit a kernel: whole tile quanta and windows, grown along width, then
+// height, then depth, as long as a box's outputs take no more than `bytes`.
 Extents box_extent(const ConvKernel& kernel, const ConvShape& shape, int64_t bytes);
 
 // The algorithms themselves, for tests and benchmarks. Those that do not serve a shape or a machine throw

@@ -18,7 +18,7 @@ class DirectConv final : public ConvKernel {
   Dtype input_type() const override { return pair_ == 1 ? Dtype::kF32 : Dtype::kBF16; }
   int64_t channels_in() const override { return round_up(shape_.c_in, pair_); }
   int64_t channels_out() const override { return round_up(shape_.c_out, 16); }
-  Extents granule() const override { return shape_.stride; }
+  Extents tile_quantum() const override { return shape_.stride; }
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, {1, 1, 1}); }
   size_t packed_bytes() const override {
     return static_cast<size_t>(packed_floats_ + (pair_ == 2 ? kLeastFloats : 0)) * sizeof(float);

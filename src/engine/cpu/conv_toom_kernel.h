@@ -52,7 +52,7 @@ class ToomConv final : public ConvKernel {
 
   int64_t channels_in() const override { return round_up(shape_.c_in, 16); }
   int64_t channels_out() const override { return round_up(shape_.c_out, 16); }
-  Extents granule() const override {
+  Extents tile_quantum() const override {
     return {shape_.stride[0] * tile_[0], shape_.stride[1] * tile_[1], shape_.stride[2] * tile_[2]};
   }
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, tile_); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/cpu/conv.h"
+#include "graph/op.h"
 #include "upweave/upweave.hpp"
 
 namespace upweave::cpu {
@@ -13,28 +14,17 @@ namespace upweave::cpu {
 constexpr int64_t kLane = 16;  // elements that rows are padded to
 constexpr int64_t padded(int64_t n) { return (n + kLane - 1) / kLane * kLane; }
 
+// What tiles compute element by element: the pointwise operations, by their ids, and what only tiles need.
 enum class Fn : uint8_t {
+#define UPWEAVE_OP(id) id,
+#include "operation_ids.inc"
+#undef UPWEAVE_OP
   kCopy,
-  kSign,
-  kRelu,
-  kLeakyRelu,
-  kClamp,
-  kExp,
+  kSign,      // 1 or -1
   kExpBelow,  // exp(clamp(x, lo, hi) - hi), hi - lo <= 1
-  kTanh,
-  kSigmoid,
-  kSwish,
-  kMish,
-  kHardswish,
-  kGelu,
   kGeluTanh,
-  kAdd,
-  kSub,
-  kMul,
-  kDiv,
-  kMinimum,
-  kMaximum,  // of two values
 };
+constexpr Fn fn_of(Op op) { return static_cast<Fn>(op); }
 enum class Fold : uint8_t { kSum, kMean, kMax, kMin, kLogSumExp };
 
 // Element (r, c) is p[r*row + c*col]; col is 0 or 1, so a vector broadcasts along either axis.
@@ -44,7 +34,8 @@ struct View {
 };
 
 // out[r*ld + c] = fn(x, y); `a` and `b` are the function's own numbers (slope; lo, hi). `out` may be x or y.
-void pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
+// False, and nothing is done, if there is no vector form of fn.
+bool pointwise(Fn fn, float a, float b, const View& x, const View& y, float* out, int64_t ld, int64_t rows,
                int64_t cols);
 // out = (x - center) * scale + shift.
 void affine(const View& x, const View& center, const View& scale, const View& shift, float* out, int64_t ld,

@@ -4,6 +4,7 @@
 
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/node_launch.h"
+#include "graph/ops/conv_transpose.h"
 
 namespace upweave::cpu {
 namespace {
@@ -18,10 +19,8 @@ class MeanConvLaunch final : public Launch {
       : x_(x), kernel_(kernel), bias_(bias), out_(result) {
     in_ = dims_of(shapes[0]);
     const size_t spatial = spatial_rank(shapes[0]);
-    const Shape stride = per_axis(node, "stride", spatial, 1),
-                padding = per_axis(node, "padding", spatial, 0);
-    const Shape dilation = per_axis(node, "dilation", spatial, 1), extent = per_axis(node, "out", spatial, 1);
-    groups_ = node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
+    const auto [stride, padding, extra, dilation, extent, groups] = conv_attrs(node, spatial);
+    groups_ = groups;
     per_out_ = shapes[1][1];
     taps_ = extents_of(Shape(shapes[1].begin() + 2, shapes[1].end()), 1);
     voxels_ = static_cast<double>(count(extent));

@@ -10,6 +10,7 @@
 #include "engine/partials.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/norms.h"
+#include "graph/ops/pools.h"
 #include "graph/ops/reductions.h"
 
 namespace upweave::cpu {
@@ -17,60 +18,18 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-using Unary = double (*)(double, double, double);
-using Binary = double (*)(double, double);
-
-double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
-double clamp(double x, double lo, double hi) { return std::isnan(x) ? x : std::min(std::max(x, lo), hi); }
-
-Unary unary(const Node& node) {
-  const std::string_view op = node.op->name;
-  if (op == "relu") return [](double x, double, double) { return x < 0 ? 0 : x; };
-  if (op == "leaky_relu") return [](double x, double a, double) { return x < 0 ? a * x : x; };
-  if (op == "clamp" || op == "hardtanh") return clamp;
-  if (op == "exp") return [](double x, double, double) { return std::exp(x); };
-  if (op == "tanh") return [](double x, double, double) { return std::tanh(x); };
-  if (op == "sigmoid") return [](double x, double, double) { return sigmoid(x); };
-  if (op == "swish") return [](double x, double, double) { return x * sigmoid(x); };
-  if (op == "mish") {
-    return [](double x, double, double) { return x * std::tanh(x > 20 ? x : std::log1p(std::exp(x))); };
-  }
-  if (op == "hardswish") return [](double x, double, double) { return x * clamp(x + 3, 0, 6) / 6; };
-  if (op == "gelu" && node.attrs.flag("tanh")) {
-    return [](double x, double, double) {
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    };
-  }
-  if (op == "gelu") return [](double x, double, double) { return x * (0.5 * std::erfc(-x * M_SQRT1_2)); };
-  return nullptr;
-}
-
-Binary binary(std::string_view op) {
-  if (op == "add") return [](double a, double b) { return a + b; };
-  if (op == "sub") return [](double a, double b) { return a - b; };
-  if (op == "mul") return [](double a, double b) { return a * b; };
-  if (op == "div") return [](double a, double b) { return a / b; };
-  if (op == "minimum")
-    return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); };
-  if (op == "maximum")
-    return [](double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); };
-  return nullptr;
-}
-
 class NodeLaunch final : public Launch {
  public:
   NodeLaunch(const Node& node, std::vector<Memory> operands, std::vector<Shape> shapes, const Memory& result)
       : node_(node), in_(std::move(operands)), shapes_(std::move(shapes)), out_(result) {
-    const std::string_view op = node.op->name;
-    if (binary(op)) {
+    if (is(node, Family::kPointwise)) {
       x_strides_ = strides(dims_of(broadcast_shape(shapes_[0], node.shape, "operand")));
       if (has(1)) y_strides_ = strides(dims_of(broadcast_shape(shapes_[1], node.shape, "operand")));
     }
     if (is_pool(node)) {
-      const size_t spatial = spatial_rank(shapes_[0]);
-      const Shape window = per_axis(node, "window", spatial, 1);
+      const auto [window, stride] = pool_attrs(node);
       window_ = extents_of(window, 1);
-      stride_ = extents_of(node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window, 1);
+      stride_ = extents_of(stride, 1);
     }
   }
 
@@ -91,22 +50,13 @@ class NodeLaunch final : public Launch {
   std::string describe() const override { return fmt::format("{} on its own, in float64", node_.op->name); }
 
   void run(const Bases& bases, char*, int threads, bool) const override {
-    const std::string_view op = node_.op->name;
     Call call{bases, threads, Reader(in_[0], bases), Writer(out_, bases)};
-    if (unary(node_)) return map(call);
-    if (binary(op)) return meet(call);
+    if (is(node_, Family::kPointwise)) return in_.size() > 1 ? meet(call) : map(call);
     if (is_pool(node_)) return pool(call);
-    if (op == "softmax" || op == "softmax_stats" || op == "softmax_apply") return softmax(call);
-    if (op.ends_with("_norm") || op == "moments" || op == "normalize") return norm(call);
-    if (op == "adjust_moments") return adjust(call);
+    if (is(node_, Family::kSoftmax)) return softmax(call);
+    if (is(node_, Op::kAdjustMoments)) return adjust(call);
+    if (is(node_, Family::kNorm)) return norm(call);
     return reduce(call);
-  }
-
-  static bool serves(const Node& node) {
-    const std::string_view op = node.op->name;
-    return unary(node) || binary(op) || is_pool(node) || op.starts_with("softmax") || op.ends_with("_norm") ||
-           op == "moments" || op == "adjust_moments" || op == "normalize" || op == "sum" || op == "mean" ||
-           op == "max" || op == "min" || op == "logsumexp";
   }
 
  private:
@@ -122,13 +72,11 @@ class NodeLaunch final : public Launch {
   bool has(size_t slot) const { return slot < in_.size() && in_[slot].exists(); }
 
   void map(const Call& call) const {
-    const Unary f = unary(node_);
-    double a = 0, b = 0;
-    if (node_.attrs.has("slope")) a = node_.attrs.real("slope");
-    if (node_.attrs.has("lo")) a = node_.attrs.real("lo"), b = node_.attrs.real("hi");
+    const auto f = node_.op->value;
+    const Numbers own = numbers(node_);
     const int64_t n = count(node_.shape);
 #pragma omp parallel for num_threads(call.threads) schedule(static)
-    for (int64_t i = 0; i < n; ++i) store(call, i, f(call.x[i], a, b));
+    for (int64_t i = 0; i < n; ++i) store(call, i, f(call.x[i], own.a, own.b));
   }
 
   // Strides of an operand against the result, 0 along axes that it is broadcast over.
@@ -142,11 +90,11 @@ class NodeLaunch final : public Launch {
   }
 
   void meet(const Call& call) const {
-    const Binary f = binary(node_.op->name);
+    const auto f = node_.op->value;
     const Dims d = dims_of(node_.shape);
     const auto &sx = x_strides_, &sy = y_strides_;
     const Reader y = has(1) ? operand(call, 1) : call.x;
-    const double number = has(1) ? 0 : node_.attrs.real("value");
+    const Numbers own = numbers(node_);
     const int64_t rows = d.n * d.c;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
@@ -157,7 +105,7 @@ class NodeLaunch final : public Launch {
             auto at = [&](const std::array<int64_t, 5>& s) {
               return r / d.c * s[0] + r % d.c * s[1] + p * s[2] + q * s[3] + w * s[4];
             };
-            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : number));
+            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : own.a, own.b));
           }
         }
       }
@@ -167,14 +115,14 @@ class NodeLaunch final : public Launch {
   void pool(const Call& call) const {
     const Dims in = dims_of(shapes_[0]), out = dims_of(node_.shape);
     const Extents &window = window_, &stride = stride_;
-    const bool average = node_.op->name == "avg_pool";
+    const bool average = is(node_, Op::kAvgPool);
     const int64_t rows = out.n * out.c;
     const Reader sign = has(1) ? operand(call, 1) : call.x;
     const bool one_sign = has(1) && count(shapes_[1]) == 1;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
       const bool flip = has(1) && sign[one_sign ? 0 : r % out.c] < 0;
-      const bool largest = (node_.op->name == "max_pool") != flip;
+      const bool largest = is(node_, Op::kMaxPool) != flip;
       int64_t o = r * out.voxels();
       for (int64_t d = 0; d < out.space[0]; ++d) {
         for (int64_t h = 0; h < out.space[1]; ++h) {
@@ -206,7 +154,7 @@ class NodeLaunch final : public Launch {
 
   void reduce(const Call& call) const {
     const Dims in = dims_of(shapes_[0]), out = dims_of(node_.shape);
-    const std::string_view op = node_.op->name;
+    const Op op = node_.op->id;
     const std::array<int64_t, 5> ein = {in.n, in.c, in.space[0], in.space[1], in.space[2]};
     const std::array<int64_t, 5> eout = {out.n, out.c, out.space[0], out.space[1], out.space[2]};
     std::array<int64_t, 5> stride, walk;
@@ -232,12 +180,12 @@ class NodeLaunch final : public Launch {
           }
         }
       };
-      if (op == "sum" || op == "mean") {
+      if (op == Op::kSum || op == Op::kMean) {
         double sum = 0;
         each([&](double x) { sum += x; });
-        store(call, o, op == "sum" ? sum : sum / terms);
+        store(call, o, op == Op::kSum ? sum : sum / terms);
       } else {
-        const bool smallest = op == "min";
+        const bool smallest = op == Op::kMin;
         double best = smallest ? kInf : -kInf;
         each([&](double x) {
           if (std::isnan(x) || std::isnan(best))
@@ -245,7 +193,7 @@ class NodeLaunch final : public Launch {
           else
             best = smallest ? std::min(x, best) : std::max(x, best);
         });
-        if (op == "logsumexp") {
+        if (op == Op::kLogsumexp) {
           const double top = std::isinf(best) ? 0 : best;
           double sum = 0;
           each([&](double x) { sum += std::exp(x - top); });
@@ -261,12 +209,12 @@ class NodeLaunch final : public Launch {
     const bool channels = node_.attrs.word("axes") == "channel";
     const int64_t v = d.voxels(), sets = channels ? d.n * v : d.n * d.c;
     const int64_t size = channels ? d.c : v, step = channels ? v : 1;
-    const std::string_view op = node_.op->name;
+    const Op op = node_.op->id;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t s = 0; s < sets; ++s) {
       const int64_t start = channels ? s / v * d.c * v + s % v : s * v;
       double top = -kInf, sum = 0;
-      if (op == "softmax_apply") {
+      if (op == Op::kSoftmaxApply) {
         top = operand(call, 1)[s];
         sum = operand(call, 1)[sets + s];
       } else {
@@ -276,7 +224,7 @@ class NodeLaunch final : public Launch {
         }
         for (int64_t i = 0; i < size; ++i) sum += std::exp(call.x[start + i * step] - top);
       }
-      if (op == "softmax_stats") {
+      if (op == Op::kSoftmaxStats) {
         store(call, s, top);
         store(call, sets + s, sum);
         continue;
@@ -323,24 +271,24 @@ class NodeLaunch final : public Launch {
   }
 
   void norm(const Call& call) const {
-    const std::string_view op = node_.op->name;
+    const Op op = node_.op->id;
     const NormSets sets = norm_sets(node_, shapes_[0]);
     const double eps = norm_eps(node_), n = static_cast<double>(sets.size);
-    const size_t weight = op == "normalize" ? 2 : 1, bias = weight + 1;
+    const size_t weight = op == Op::kNormalize ? 2 : 1, bias = weight + 1;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t s = 0; s < sets.sets; ++s) {
       const Set set = set_of(sets, s);
       double mean = 0, var = 0;
-      if (op == "normalize") {
+      if (op == Op::kNormalize) {
         mean = operand(call, 1)[s];
         var = operand(call, 1)[sets.sets + s];
       } else {
-        if (op != "rms_norm") set.each([&](int64_t i) { mean += call.x[i]; });
+        if (op != Op::kRmsNorm) set.each([&](int64_t i) { mean += call.x[i]; });
         mean /= n;
         set.each([&](int64_t i) { var += (call.x[i] - mean) * (call.x[i] - mean); });
         var /= n;
       }
-      if (op == "moments") {
+      if (op == Op::kMoments) {
         store(call, s, mean);
         store(call, sets.sets + s, var);
         continue;
@@ -361,7 +309,7 @@ class NodeLaunch final : public Launch {
   std::vector<Memory> in_;
   std::vector<Shape> shapes_;
   Memory out_;
-  std::array<int64_t, 5> x_strides_ = {}, y_strides_ = {};  // of binary operations
+  std::array<int64_t, 5> x_strides_ = {}, y_strides_ = {};  // of pointwise operations
   Extents window_ = {1, 1, 1}, stride_ = {1, 1, 1};         // of pools
 };
 
@@ -369,10 +317,11 @@ class NodeLaunch final : public Launch {
 
 std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> operands,
                                          std::vector<Shape> shapes, const Memory& result) {
-  if (is(node, "mean_conv")) {
+  if (is(node, Op::kMeanConv)) {
     return make_mean_conv_launch(node, operands, shapes, result);
   }
-  if (!NodeLaunch::serves(node)) throw fail(Status::kUnsupported, "the CPU engine has no {}", node.op->name);
+  if (is(node, Family::kLeaf) || is(node, Family::kConvolution) || is(node, Family::kWeights))
+    throw fail(Status::kUnsupported, "the CPU engine has no {}", node.op->name);
   return std::make_unique<NodeLaunch>(node, std::move(operands), std::move(shapes), result);
 }
 

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
 #include "graph/ops/conv_transpose.h"
+#include "graph/ops/pools.h"
 
 namespace upweave::cpu {
 namespace {
@@ -43,7 +44,7 @@ class Scheduler {
     memory_.resize(graph_.nodes.size());
     for (const Pass& pass : plan.passes) nodes_.push_back(pass.nodes);
     for (size_t p = 0; p < nodes_.size(); ++p) recompute_large(p);
-    memory_[0] = {Memory::Where::kInput, 0, options.dtype, dims_of(graph_[0].shape)};
+    for (Id id = 0; is_input(graph_, id); ++id) memory_[id] = input_place(id);
   }
 
   Schedule run() {
@@ -60,6 +61,13 @@ class Scheduler {
 
  private:
   // --- places
+
+  // `source` has the shapes of the whole batch: one sample for all of it is read from its start by each part.
+  Memory input_place(Id id) const {
+    Memory m{Memory::Where::kInput, id, options_.dtype, dims_of(graph_[id].shape)};
+    if (plan_.source[id].shape[0] > 1) m.sample_bytes = m.dims.c * m.dims.voxels() * size_of(m.type);
+    return m;
+  }
 
   Memory output_place() const {
     return {Memory::Where::kOutput, 0, options_.dtype, dims_of(graph_[graph_.output].shape)};
@@ -196,7 +204,7 @@ class Scheduler {
                            [&](Id id) { return dims_of(graph_[id].shape).voxels() == 1; });
       std::vector<Id> done = launch_alone(rest, [&](Id id) { return gives_statistics(id); });
       if (done.empty()) done = launch_conv(pass, rest);
-      if (done.empty()) done = launch_alone(rest, [&](Id id) { return is(graph_[id], "mean_conv"); });
+      if (done.empty()) done = launch_alone(rest, [&](Id id) { return is(graph_[id], Op::kMeanConv); });
       if (done.empty()) done = launch_tiles(pass, small, rest);
       if (done.empty()) done = launch_tiles(pass, rest, rest);
       if (done.empty()) done = launch_node(rest);
@@ -226,7 +234,7 @@ class Scheduler {
   // The first convolution whose input is in memory, or behind a head that can be done on the way in.
   std::vector<Id> launch_conv(size_t pass, const std::vector<Id>& rest) {
     for (const Id conv : rest) {
-      if (!is(graph_[conv], "conv_transpose")) continue;
+      if (!is(graph_[conv], Op::kConvTranspose)) continue;
       auto stage = std::make_unique<ConvStage>();
       std::vector<Id> done = take_head(conv, rest, *stage);
       if (!stage->input.exists() || stage->in.n == 0) continue;
@@ -256,7 +264,8 @@ class Scheduler {
       if (const auto fn = pointwise_fn(node)) {
         ConvStage::Point point;
         point.fn = *fn;
-        pointwise_numbers(node, &point.a, &point.b);
+        point.a = static_cast<float>(numbers(node).a);
+        point.b = static_cast<float>(numbers(node).b);
         if (node.in.size() > 1 && node.in[1] != kNone) {
           if (!plan_.weights[node.in[1]]) return {};
           point.operand = lookup(node.in[1]);
@@ -266,14 +275,13 @@ class Scheduler {
         if (node.shape != graph_[node.in[0]].shape) return {};
         stage.points.insert(stage.points.begin(), point);
       } else if (is_pool(node) && (node.in.size() < 2 || node.in[1] == kNone)) {
-        const size_t spatial = spatial_rank(node.shape);
+        const auto [window, stride] = pool_attrs(node);
         stage.pool = true;
-        stage.pooling = is(node, "avg_pool")   ? Pooling::kAvg
-                        : is(node, "max_pool") ? Pooling::kMax
-                                               : Pooling::kMin;
-        stage.window = extents_of(per_axis(node, "window", spatial, 1), 1);
-        stage.stride =
-            node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial, 1), 1) : stage.window;
+        stage.pooling = is(node, Op::kAvgPool)   ? Pooling::kAvg
+                        : is(node, Op::kMaxPool) ? Pooling::kMax
+                                                 : Pooling::kMin;
+        stage.window = extents_of(window, 1);
+        stage.stride = extents_of(stride, 1);
       } else {
         return {};
       }
@@ -294,9 +302,7 @@ class Scheduler {
       if (from == stride.end()) continue;
       Extents s = from->second;
       if (is_pool(node)) {
-        const size_t spatial = spatial_rank(node.shape);
-        const Extents step =
-            extents_of(per_axis(node, node.attrs.has("stride") ? "stride" : "window", spatial, 1), 1);
+        const Extents step = extents_of(pool_attrs(node).stride, 1);
         for (size_t a = 0; a < 3; ++a) {
           s[a] *= step[a];
           all[a] = common_multiple(all[a], s[a]);
@@ -311,8 +317,8 @@ class Scheduler {
   // weights takes the mean itself. Only that norm, or an addition before it, reads such a convolution.
   void center_behind(Id conv) {
     Id norm = users_[conv].front();
-    if (is(graph_[norm], "add")) norm = users_[norm].front();
-    graph_[norm].op = &operation("layer_norm");
+    if (is(graph_[norm], Op::kAdd)) norm = users_[norm].front();
+    graph_[norm].op = &operation(Op::kLayerNorm);
   }
 
   // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
@@ -327,7 +333,7 @@ class Scheduler {
       return;
     }
     convs_[conv] = result_.kernels.size();
-    const Id given = is(graph_[weights], "center") ? graph_[weights].in[0] : weights;
+    const Id given = is(graph_[weights], Op::kCenter) ? graph_[weights].in[0] : weights;
     const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, given) &&
                      stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);

@@ -10,7 +10,7 @@
 namespace upweave::cpu {
 namespace {
 
-std::atomic<int64_t> near_for_test{0};
+std::atomic<int64_t> last_level_for_test{0};
 
 // Whether each channel of a sample is computed from that channel alone.
 bool keeps_channels_apart(const Graph& graph, const Node& node) {
@@ -19,7 +19,7 @@ bool keeps_channels_apart(const Graph& graph, const Node& node) {
     case Reach::kWindow:
       return true;
     case Reach::kSpace:
-      return !(is(node, "moments") || is(node, "group_norm")) ||
+      return !(is(node, Op::kMoments) || is(node, Op::kGroupNorm)) ||
              norm_sets(node, graph[node.in[0]].shape).kind == NormSets::Kind::kInstance;
     default:
       return false;
@@ -53,9 +53,9 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
     if (whole.graph[id].op->reach(whole.graph[id]) != Reach::kPoint) return std::nullopt;
   }
 
-  Slices slices{whole.graph[0].shape[0], blocks, whole};
-  Graph& graph = slices.plan.graph;
   const Id conv = whole.passes[0].conv;
+  Slices slices{whole.graph[conv].shape[0], blocks, whole};
+  Graph& graph = slices.plan.graph;
   const int64_t channels = graph[conv].shape[1];
   if (channels % blocks != 0 || conv_geometry(graph, graph[conv]).groups != 1) return std::nullopt;
 
@@ -76,7 +76,7 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
       node.shape[0] = 1;
       continue;
     }
-    if (id != conv && !keeps_channels_apart(whole.graph, node)) return std::nullopt;
+    if (is_input(graph, id) || (id != conv && !keeps_channels_apart(whole.graph, node))) return std::nullopt;
     for (size_t slot = 0; slot < node.in.size(); ++slot) {
       const Id in = node.in[slot];
       if (in == kNone || (id == conv && slot == 0)) continue;
@@ -106,11 +106,11 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
   return slices;
 }
 
-int64_t near_bytes() {
-  const int64_t bytes = near_for_test;
+int64_t last_level_bytes() {
+  const int64_t bytes = last_level_for_test;
   return bytes > 0 ? bytes : int64_t{20} << 20;
 }
-void set_near_bytes_for_test(int64_t bytes) { near_for_test = bytes; }
+void set_last_level_bytes_for_test(int64_t bytes) { last_level_for_test = bytes; }
 
 void copy_block(const void* from, const Shape& whole, const Shape& part, int64_t b, int64_t element_bytes,
                 void* to) {

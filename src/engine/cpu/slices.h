@@ -19,8 +19,8 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks);
 
 // What stays in a last-level cache between two passes, next to what passes through: slices are no larger.
 // (What the system says of the cache is often the whole socket's.)
-int64_t near_bytes();
-void set_near_bytes_for_test(int64_t bytes);  // 0: as it was
+int64_t last_level_bytes();
+void set_last_level_bytes_for_test(int64_t bytes);  // 0: as it was
 
 // Block b of a parameter or of what is made of it: `part` differs from `whole` in one extent at most.
 void copy_block(const void* from, const Shape& whole, const Shape& part, int64_t b, int64_t element_bytes,

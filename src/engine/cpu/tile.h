@@ -1,9 +1,9 @@
 #pragma once
 // A tile program: what happens to one tile between memory and memory, as a list of steps over a few buffers
 // that stay in a core's cache. The same steps serve two layouts:
-//   channels last   rows are positions, columns channels: what a convolution makes; channel norms and pools
-//   are local channels first  rows are channels of one sample, columns positions: reductions over space are
-//   local
+// - channels last: rows are positions, columns channels. A convolution makes it; channel norms and pools are
+//   local in it.
+// - channels first: rows are channels of one sample, columns positions. Reductions over space are local.
 #include <memory>
 #include <vector>
 
@@ -29,7 +29,7 @@ struct Slot {
   Kind kind = Kind::kFull;
   int level = 0;
   int buffer = -1;
-  Memory lent;  // used where it lies: float32 rows of whole vectors, or a tile that was kept
+  Memory alias;  // used where it lies: float32 rows of whole vectors, or a tile that was kept
 };
 
 struct Step {

@@ -164,8 +164,8 @@ int TileBuilder::operand(Id id, const Shape& against) {
   s.memory = from;
   s.out = new_slot(*kind, level);
   loads_.push_back(s);
-  // A full value is the same whoever reads it; a broadcast one depends on whom it meets.
-  if (*kind == Kind::kFull && from.dims == dims_of(graph_[id].shape)) loaded_[i] = s.out;
+  // A full value is the same whoever reads it; a broadcast one has the extents of whom it meets.
+  if (*kind == Kind::kFull && dims_of(graph_[id].shape) == dims_of(against)) loaded_[i] = s.out;
   return s.out;
 }
 
@@ -210,7 +210,7 @@ void TileBuilder::assign_buffers() {
     }
   }
   std::vector<int> free;
-  auto lent = [&](int id) { return p_.slots[static_cast<size_t>(id)].lent.exists(); };
+  auto aliased = [&](int id) { return p_.slots[static_cast<size_t>(id)].alias.exists(); };
   // Channels first, a line is computed along the first row and read along all of them: it keeps its buffer.
   auto kept = [&](const Slot& slot) {
     return p_.layout == Layout::kChannelsFirst && slot.kind == Kind::kLine;
@@ -231,14 +231,14 @@ void TileBuilder::assign_buffers() {
     p_.buffer_kind.push_back(slot.kind);
     p_.buffer_level.push_back(slot.level);
   };
-  if (p_.conv && !lent(p_.conv->out)) take(p_.conv->out);
+  if (p_.conv && !aliased(p_.conv->out)) take(p_.conv->out);
   for (size_t i = 0; i < p_.steps.size(); ++i) {
     const Step& s = p_.steps[i];
     const bool in_place = (s.row_local(Layout::kChannelsLast) && s.what != Step::What::kFoldChannels) ||
                           (s.what == Step::What::kNormLast && p_.layout == Layout::kChannelsLast);
     std::vector<int> dead;
     for (const int id : {s.x, s.y, s.z, s.w}) {
-      if (id < 0 || last_use[static_cast<size_t>(id)] != i || lent(id)) continue;
+      if (id < 0 || last_use[static_cast<size_t>(id)] != i || aliased(id)) continue;
       if (std::ranges::find(dead, id) == dead.end()) dead.push_back(id);
     }
     if (s.what == Step::What::kFactors || s.what == Step::What::kExpFactors) {
@@ -246,7 +246,7 @@ void TileBuilder::assign_buffers() {
         if (id >= 0) take(id);
       }
     }
-    if (s.out >= 0 && p_.slots[static_cast<size_t>(s.out)].buffer < 0 && !lent(s.out)) {
+    if (s.out >= 0 && p_.slots[static_cast<size_t>(s.out)].buffer < 0 && !aliased(s.out)) {
       Slot& out = p_.slots[static_cast<size_t>(s.out)];
       const auto same = std::ranges::find_if(dead, [&](int id) {
         const Slot& slot = p_.slots[static_cast<size_t>(id)];
@@ -268,7 +268,7 @@ void TileBuilder::assign_buffers() {
 // Values that only row-local steps read need no copy of their own: float32 rows, channels first, and the
 // tiles of a launch before this one. A result that takes the place of such rows is written there as it is
 // computed: reads and writes then overlap, and the lines are at hand.
-void TileBuilder::lend() {
+void TileBuilder::alias_memory() {
   const bool rows = p_.layout == Layout::kChannelsFirst && p_.dims.voxels() % kLane == 0;
   auto fits = [&](const Slot& slot, const Memory& memory) {
     return slot.kind == Kind::kFull && memory.type == Dtype::kF32 && !memory.split() &&
@@ -281,7 +281,7 @@ void TileBuilder::lend() {
   auto reads = [](const Step& s, int slot) {
     return s.x == slot || s.y == slot || s.z == slot || s.w == slot;
   };
-  std::vector<Memory> lent;
+  std::vector<Memory> aliased;
   std::erase_if(loads_, [&](const Step& load) {
     Slot& slot = p_.slots[static_cast<size_t>(load.out)];
     if (!fits(slot, load.memory)) return false;
@@ -290,34 +290,34 @@ void TileBuilder::lend() {
         if (s.out == load.out || (reads(s, load.out) && !row_local(s))) return false;
       }
     }
-    slot.lent = load.memory;
+    slot.alias = load.memory;
     if (load.memory.tiled) p_.tile = load.memory.tile;
-    lent.push_back(load.memory);
+    aliased.push_back(load.memory);
     return true;
   });
   // What is kept for the next launch, tile after tile, is computed in its place.
   std::erase_if(stores_, [&](const Step& store) {
     Slot& slot = p_.slots[static_cast<size_t>(store.x)];
     if (store.what != Step::What::kStore || !store.memory.tiled) return false;
-    slot.lent = store.memory;
+    slot.alias = store.memory;
     return true;
   });
   if (steps_.empty() || stores_.size() != 1 || !rows) return;
   const Step& store = stores_.front();
   Slot& slot = p_.slots[static_cast<size_t>(store.x)];
   // Written by the last step of all: whatever else reads the old rows has done so.
-  const bool in_place = std::ranges::any_of(lent, [&](const Memory& from) {
+  const bool in_place = std::ranges::any_of(aliased, [&](const Memory& from) {
     return from.where == store.memory.where && from.offset == store.memory.offset;
   });
   if (in_place && fits(slot, store.memory) && steps_.back().out == store.x &&
       std::ranges::all_of(steps_, row_local)) {
-    slot.lent = store.memory;
+    slot.alias = store.memory;
     stores_.clear();
   }
 }
 
 TileProgram TileBuilder::finish() {
-  lend();
+  alias_memory();
   p_.steps = loads_;
   p_.steps.insert(p_.steps.end(), steps_.begin(), steps_.end());
   p_.steps.insert(p_.steps.end(), stores_.begin(), stores_.end());

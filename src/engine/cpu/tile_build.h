@@ -10,9 +10,7 @@
 
 namespace upweave::cpu {
 
-std::optional<Fn> pointwise_fn(const Node& node);
-// The numbers of a unary function: slope; lo, hi.
-void pointwise_numbers(const Node& node, float* a, float* b);
+std::optional<Fn> pointwise_fn(const Node& node);  // if it has a vector form
 
 class TileBuilder {
  public:
@@ -63,7 +61,7 @@ class TileBuilder {
   // Whether a channels-last tile may hold all of these axes; if so, it will.
   bool keep_whole(size_t first, size_t last);
   bool affine(Id id, int x, size_t weight, int out);
-  void lend();
+  void alias_memory();
   void assign_buffers();
 
   const Graph& graph_;

@@ -3,17 +3,18 @@
 #include <numeric>
 
 #include "engine/cpu/tile_build.h"
+#include "graph/ops/pools.h"
 #include "graph/ops/reductions.h"
 
 namespace upweave::cpu {
 namespace {
 
-std::optional<Fold> fold_of(std::string_view op) {
-  if (op == "sum") return Fold::kSum;
-  if (op == "mean") return Fold::kMean;
-  if (op == "max") return Fold::kMax;
-  if (op == "min") return Fold::kMin;
-  if (op == "logsumexp") return Fold::kLogSumExp;
+std::optional<Fold> fold_of(Op op) {
+  if (op == Op::kSum) return Fold::kSum;
+  if (op == Op::kMean) return Fold::kMean;
+  if (op == Op::kMax) return Fold::kMax;
+  if (op == Op::kMin) return Fold::kMin;
+  if (op == Op::kLogsumexp) return Fold::kLogSumExp;
   return std::nullopt;
 }
 
@@ -30,47 +31,32 @@ bool axes_are(const Node& node, std::string_view axes) {
 }  // namespace
 
 std::optional<Fn> pointwise_fn(const Node& node) {
-  static const std::pair<std::string_view, Fn> kTable[] = {
-      {"relu", Fn::kRelu},       {"leaky_relu", Fn::kLeakyRelu},
-      {"clamp", Fn::kClamp},     {"hardtanh", Fn::kClamp},
-      {"exp", Fn::kExp},         {"tanh", Fn::kTanh},
-      {"sigmoid", Fn::kSigmoid}, {"swish", Fn::kSwish},
-      {"mish", Fn::kMish},       {"hardswish", Fn::kHardswish},
-      {"add", Fn::kAdd},         {"sub", Fn::kSub},
-      {"mul", Fn::kMul},         {"div", Fn::kDiv},
-      {"minimum", Fn::kMinimum}, {"maximum", Fn::kMaximum}};
-  if (is(node, "gelu")) return node.attrs.flag("tanh") ? Fn::kGeluTanh : Fn::kGelu;
-  for (const auto& [name, fn] : kTable) {
-    if (node.op->name == name) return fn;
-  }
-  return std::nullopt;
-}
-
-void pointwise_numbers(const Node& node, float* a, float* b) {
-  auto number = [&](std::string_view name) { return static_cast<float>(node.attrs.real(name)); };
-  if (node.attrs.has("slope")) *a = number("slope");
-  if (node.attrs.has("value")) *a = number("value");
-  if (node.attrs.has("lo")) *a = number("lo"), *b = number("hi");
+  if (!is(node, Family::kPointwise)) return std::nullopt;
+  const Fn fn = is(node, Op::kHardtanh)                          ? Fn::kClamp
+                : is(node, Op::kGelu) && node.attrs.flag("tanh") ? Fn::kGeluTanh
+                                                                 : fn_of(node.op->id);
+  const bool known = pointwise(fn, 0, 0, {}, {}, nullptr, 0, 0, 0);
+  return known ? std::optional(fn) : std::nullopt;
 }
 
 bool TileBuilder::try_add(Id id) {
   const Node& node = graph_[id];
-  const std::string_view op = node.op->name;
+  const Op op = node.op->id;
   if (node.shape[0] == 0) return false;
   if (pointwise_fn(node)) return add_pointwise(id);
   if (is_pool(node)) return add_pool(id);
-  if (op == "normalize") {
+  if (op == Op::kNormalize) {
     const Id moments = node.in[1];
     const int local = slots_[static_cast<size_t>(moments)];
     const Memory memory = local >= 0 ? Memory{} : memory_(moments);
     if (reduced_[static_cast<size_t>(moments)]) return false;  // complete only behind this sweep
     return (local >= 0 || memory.exists()) && add_normalize(id, local, memory, 2);
   }
-  if (op == "softmax_apply") return add_softmax_apply(id);
+  if (op == Op::kSoftmaxApply) return add_softmax_apply(id);
   if (axes_are(node, "channel")) return add_channel_op(id);
   if (axes_are(node, "last")) return add_norm_last(id);
-  if (op == "moments" || op == "softmax_stats" || axes_are(node, "space")) return add_space_op(id);
-  if (op == "group_norm" || op == "instance_norm") return add_space_norm(id);
+  if (op == Op::kMoments || op == Op::kSoftmaxStats || axes_are(node, "space")) return add_space_op(id);
+  if (op == Op::kGroupNorm || op == Op::kInstanceNorm) return add_space_norm(id);
   if (axes_are(node, "depth") || axes_are(node, "height") || axes_are(node, "width"))
     return add_axis_fold(id);
   return false;
@@ -103,7 +89,8 @@ bool TileBuilder::add_pointwise(Id id) {
   Step& s = push(Step::What::kPointwise, x, new_slot(kind, std::max(level, 0)));
   s.fn = *pointwise_fn(node);
   s.y = y;
-  pointwise_numbers(node, &s.a, &s.b);
+  s.a = static_cast<float>(numbers(node).a);
+  s.b = static_cast<float>(numbers(node).b);
   slots_[static_cast<size_t>(id)] = s.out;
   if (s.fn == Fn::kExp) join_clamped_exp(id);
   if (s.fn == Fn::kMul) join_scale(id);
@@ -112,7 +99,7 @@ bool TileBuilder::add_pointwise(Id id) {
 
 // clamp lo hi | sub hi | exp, which a softmax behind a clamp becomes, is one function if the range is short.
 void TileBuilder::join_clamped_exp(Id exp) {
-  const Id sub = graph_[exp].in[0], clamp = is(graph_[sub], "sub") ? graph_[sub].in[0] : kNone;
+  const Id sub = graph_[exp].in[0], clamp = is(graph_[sub], Op::kSub) ? graph_[sub].in[0] : kNone;
   if (steps_.size() < 3 || clamp == kNone || pointwise_fn(graph_[clamp]) != Fn::kClamp) return;
   Step* last = steps_.data() + steps_.size() - 3;
   const bool follow = last[0].out == slots_[static_cast<size_t>(clamp)] && last[1].x == last[0].out &&
@@ -153,17 +140,15 @@ int TileBuilder::full_operand(Id id) {
 bool TileBuilder::add_pool(Id id) {
   if (p_.layout != Layout::kChannelsLast) return false;
   const Node& node = graph_[id];
-  const Shape& in = graph_[node.in[0]].shape;
   const int x = full_operand(node.in[0]);
   if (x < 0) return false;
   const int from = p_.slots[static_cast<size_t>(x)].level;
-  const Shape window = per_axis(node, "window", spatial_rank(in), 1);
+  const auto [window, stride] = pool_attrs(node);
   Step s{};
   s.what = Step::What::kPool;
   s.window = extents_of(window, 1);
-  s.stride =
-      node.attrs.has("stride") ? extents_of(per_axis(node, "stride", spatial_rank(in), 1), 1) : s.window;
-  s.pooling = is(node, "avg_pool") ? Pooling::kAvg : is(node, "max_pool") ? Pooling::kMax : Pooling::kMin;
+  s.stride = extents_of(stride, 1);
+  s.pooling = is(node, Op::kAvgPool) ? Pooling::kAvg : is(node, Op::kMaxPool) ? Pooling::kMax : Pooling::kMin;
   Level level;
   level.extent = dims_of(node.shape).space;
   for (size_t a = 0; a < 3; ++a) {
@@ -218,8 +203,7 @@ bool TileBuilder::affine(Id id, int x, size_t weight, int out) {
     from.dims = {1, p_.dims.c, {1, 1, 1}};
     if (axes_are(node, "last")) {
       const Shape& shape = graph_[node.in[0]].shape;
-      const size_t last = node.attrs.has("count") ? static_cast<size_t>(node.attrs.ints("count").front()) : 1;
-      from.dims = {1, 1, extents_of(Shape(shape.end() - static_cast<int64_t>(last), shape.end()), 1)};
+      from.dims = {1, 1, extents_of(Shape(shape.end() - norm_attrs(node).count, shape.end()), 1)};
     }
     int level = p_.slots[static_cast<size_t>(out)].level;
     const auto kind = kind_of(from.dims, &level);
@@ -243,16 +227,16 @@ bool TileBuilder::add_channel_op(Id id) {
   const int x = full_operand(node.in[0]);
   if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
-  if (const auto fold = fold_of(node.op->name)) {
+  if (const auto fold = fold_of(node.op->id)) {
     Step& s = push(Step::What::kFoldChannels, x, new_slot(Kind::kLine, level));
     s.fold = *fold;
     slots_[static_cast<size_t>(id)] = s.out;
     return true;
   }
-  const Step::What what = is(node, "softmax")      ? Step::What::kSoftmaxRows
-                          : is(node, "rms_norm")   ? Step::What::kRmsNorm
-                          : is(node, "layer_norm") ? Step::What::kLayerNorm
-                                                   : Step::What::kStore;
+  const Step::What what = is(node, Op::kSoftmax)     ? Step::What::kSoftmaxRows
+                          : is(node, Op::kRmsNorm)   ? Step::What::kRmsNorm
+                          : is(node, Op::kLayerNorm) ? Step::What::kLayerNorm
+                                                     : Step::What::kStore;
   if (what == Step::What::kStore) return false;
   Step& s = push(what, x, new_slot(Kind::kFull, level));
   const int out = s.out;
@@ -266,13 +250,13 @@ bool TileBuilder::add_channel_op(Id id) {
 
 bool TileBuilder::add_norm_last(Id id) {
   const Node& node = graph_[id];
-  if (!is(node, "layer_norm") && !is(node, "rms_norm")) return false;
+  if (!is(node, Op::kLayerNorm) && !is(node, Op::kRmsNorm)) return false;
   const Shape& in = graph_[node.in[0]].shape;
   const int x = full_operand(node.in[0]);
   if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
   const NormSets sets = norm_sets(node, in);
-  const size_t axes = node.attrs.has("count") ? static_cast<size_t>(node.attrs.ints("count").front()) : 1;
+  const auto axes = static_cast<size_t>(norm_attrs(node).count);
   if (p_.layout == Layout::kChannelsLast) {
     if (!keep_whole(3 - axes, 2)) return false;
   } else {
@@ -280,7 +264,7 @@ bool TileBuilder::add_norm_last(Id id) {
   }
   Step& s = push(Step::What::kNormLast, x, new_slot(Kind::kFull, level));
   s.trailing = sets.trailing;
-  s.rms = is(node, "rms_norm");
+  s.rms = is(node, Op::kRmsNorm);
   s.eps = norm_eps(node);
   const int out = s.out;
   slots_[static_cast<size_t>(id)] = out;
@@ -301,7 +285,7 @@ bool TileBuilder::keep_whole(size_t first, size_t last) {
 bool TileBuilder::add_axis_fold(Id id) {
   if (p_.layout != Layout::kChannelsLast) return false;
   const Node& node = graph_[id];
-  const auto fold = fold_of(node.op->name);
+  const auto fold = fold_of(node.op->id);
   const int x = full_operand(node.in[0]);
   if (!fold || x < 0) return false;
   const size_t axis = axes_are(node, "depth") ? 0 : axes_are(node, "height") ? 1 : 2;
@@ -327,13 +311,13 @@ bool TileBuilder::add_axis_fold(Id id) {
 
 bool TileBuilder::add_space_op(Id id) {
   const Node& node = graph_[id];
-  const std::string_view op = node.op->name;
+  const Op op = node.op->id;
   const Shape& in = graph_[node.in[0]].shape;
   const int x = full_operand(node.in[0]);
   if (x < 0) return false;
   const int level = p_.slots[static_cast<size_t>(x)].level;
   const auto fold = fold_of(op);
-  const bool moments = op == "moments";
+  const bool moments = op == Op::kMoments;
   if (moments && norm_sets(node, in).kind == NormSets::Kind::kChannel) return false;
   Reduction reduction;
   reduction.level = level;
@@ -342,23 +326,23 @@ bool TileBuilder::add_space_op(Id id) {
     reduction.what = Reduction::What::kMoments;
     reduction.sets = sets.kind;
     reduction.groups = sets.groups;
-  } else if (op == "softmax_stats" || op == "logsumexp") {
+  } else if (op == Op::kSoftmaxStats || op == Op::kLogsumexp) {
     reduction.what = Reduction::What::kExpSum;
     if (fold) reduction.fold = *fold;
   } else if (fold) {
     reduction.fold = *fold;
-  } else if (op != "softmax") {
+  } else if (op != Op::kSoftmax) {
     return false;
   }
   if (p_.layout == Layout::kChannelsFirst) {
     p_.local_space = true;
-    if (op == "softmax_stats") {
+    if (op == Op::kSoftmaxStats) {
       // Where nobody else wants them, the statistics are a part of the softmax that follows.
       if (!private_(id)) return false;
       absorbed_[static_cast<size_t>(id)] = true;
       return true;
     }
-    if (op == "softmax") {
+    if (op == Op::kSoftmax) {
       slots_[static_cast<size_t>(id)] = push(Step::What::kSoftmaxRows, x, new_slot(Kind::kFull, level)).out;
       return true;
     }
@@ -376,7 +360,7 @@ bool TileBuilder::add_space_op(Id id) {
       slots_[static_cast<size_t>(id)] = s.out;
       return true;
     }
-  } else if (op == "softmax") {
+  } else if (op == Op::kSoftmax) {
     return false;
   }
   reduction.result = result_(id);

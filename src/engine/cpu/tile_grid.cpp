@@ -41,8 +41,8 @@ void TileGrid::cut_positions(int64_t budget) {
   const Extents full = p_.levels[0].extent;
   Extents unit = p_.multiple;
   if (p_.conv) {
-    const Extents granule = p_.conv->kernel->granule();
-    for (size_t a = 0; a < 3; ++a) unit[a] = common_multiple(unit[a], std::max<int64_t>(1, granule[a]));
+    const Extents quantum = p_.conv->kernel->tile_quantum();
+    for (size_t a = 0; a < 3; ++a) unit[a] = common_multiple(unit[a], std::max<int64_t>(1, quantum[a]));
     if (total_floats(unit, all, 1) > 2 * budget) unit = p_.multiple;
   }
   for (size_t a = 0; a < 3; ++a) extent[a] = p_.whole[a] ? full[a] : std::min(unit[a], full[a]);

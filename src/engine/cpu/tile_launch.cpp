@@ -12,15 +12,15 @@
 #include "engine/cpu/tile.h"
 #include "engine/cpu/tile_finish.h"
 #include "engine/cpu/tile_grid.h"
-#include "engine/cpu/tile_lay.h"
 #include "engine/cpu/tile_move.h"
+#include "engine/cpu/tile_pack.h"
 #include "engine/cpu/tile_work.h"
 
 namespace upweave::cpu {
 namespace {
 
-constexpr int64_t kLaidBytes = int64_t{8} << 20;  // of laid-out input a thread, at most
-constexpr int64_t kMaxShares = int64_t{1} << 22;  // of tiles in all of a launch's reductions, a sample
+constexpr int64_t kPackedInputBytes = int64_t{8} << 20;  // of packed input a thread, at most
+constexpr int64_t kMaxShares = int64_t{1} << 22;         // of tiles in all of a launch's reductions, a sample
 
 class TileLaunch final : public Launch {
  public:
@@ -28,7 +28,7 @@ class TileLaunch final : public Launch {
       : p_(std::move(program)),
         grid_(p_, cache),
         cache_(cache),
-        laid_bytes_(std::min(kLaidBytes, 8 * cache)) {
+        packed_input_limit_(std::min(kPackedInputBytes, 8 * cache)) {
     size_buffers();
     for (size_t i = 0; i < p_.steps.size();) {
       size_t j = i + 1;
@@ -55,7 +55,7 @@ class TileLaunch final : public Launch {
 
   int64_t scratch_bytes(int threads) const override {
     const int64_t own = checked_mul(threads, thread_bytes_, "the workspace");
-    return checked_add(checked_add(partial_bytes(), laid_bytes(threads), "the workspace"), own,
+    return checked_add(checked_add(partial_bytes(), packed_input_bytes(threads), "the workspace"), own,
                        "the workspace");
   }
 
@@ -80,15 +80,15 @@ class TileLaunch final : public Launch {
 
   void run(const Bases& bases, char* scratch, int threads, bool again) const override {
     double* partials = reinterpret_cast<double*>(scratch);
-    char* laid = scratch + partial_bytes();
-    char* own = laid + laid_bytes(threads);
+    char* packed_input = scratch + partial_bytes();
+    char* own = packed_input + packed_input_bytes(threads);
     Watch* watch = Watch::here();
 #pragma omp parallel num_threads(threads)
     {
       char* mine = own + omp_get_thread_num() * thread_bytes_;
       const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
       if (p_.conv) {
-        sweep_conv(bases, partials, laid, mine, threads, me, team, again, watch);
+        sweep_conv(bases, partials, packed_input, mine, threads, me, team, again, watch);
       } else {
         const int64_t tiles = p_.dims.n * grid_.per_sample;
         const int64_t end = tiles * (me + 1) / team;
@@ -131,7 +131,7 @@ class TileLaunch final : public Launch {
       floats += round_up(grid_.buffer_floats(b), kLane) + 5 * kLane;
     }
     stage_ = floats;
-    floats += std::max(kStageFloats, p_.conv ? lay_scratch_floats(*p_.conv) : 0);
+    floats += std::max(kStageFloats, p_.conv ? pack_scratch_floats(*p_.conv) : 0);
     columns_scratch_ = floats;
     floats += 8 * padded(p_.dims.c) + 4 * kLane;
     conv_scratch_ = round_up(floats * 4, 64);
@@ -148,12 +148,12 @@ class TileLaunch final : public Launch {
   }
   size_t outer_axis() const { return grid_.count[0] > 1 ? 0 : grid_.count[1] > 1 ? 1 : 2; }
 
-  // Samples, and rows of tiles along the outermost axis, whose input is laid out at once.
+  // Samples, and rows of tiles along the outermost axis, whose input is packed at once.
   struct Wave {
     int64_t samples, rows;
     Box input;  // for `rows` from the start; it moves along with them
   };
-  int64_t laid_size(const Box& input) const {
+  int64_t packed_input_size(const Box& input) const {
     const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
     const int64_t positions =
         checked_mul(input.count(), p_.conv->kernel->channels_in(), "the input of a convolution's tiles");
@@ -167,29 +167,29 @@ class TileLaunch final : public Launch {
     return p_.conv->kernel->input_box(out);
   }
   Wave wave(int threads) const {
-    const int64_t limit = laid_bytes_ * threads;
+    const int64_t limit = packed_input_limit_ * threads;
     Wave w{1, grid_.count[outer_axis()], rows_input(0, grid_.count[outer_axis()])};
-    while (w.rows > 1 && laid_size(w.input) > limit) {
+    while (w.rows > 1 && packed_input_size(w.input) > limit) {
       w.rows = (w.rows + 1) / 2;
       w.input = rows_input(0, w.rows);
     }
     if (w.rows == grid_.count[outer_axis()])
-      w.samples = std::clamp<int64_t>(limit / laid_size(w.input), 1, p_.dims.n);
+      w.samples = std::clamp<int64_t>(limit / packed_input_size(w.input), 1, p_.dims.n);
     return w;
   }
-  int64_t laid_bytes(int threads) const {
+  int64_t packed_input_bytes(int threads) const {
     if (!p_.conv) return 0;
     const Wave w = wave(threads);
-    // Where a box begins matters modulo the granule; the last one may be smaller, never larger.
-    const int64_t starts = std::max<int64_t>(1, p_.conv->kernel->granule()[outer_axis()]);
+    // Where a box begins matters modulo the tile quantum; the last one may be smaller, never larger.
+    const int64_t starts = std::max<int64_t>(1, p_.conv->kernel->tile_quantum()[outer_axis()]);
     int64_t largest = 0;
     for (int64_t r = 0, i = 0; r < grid_.count[outer_axis()] && i < starts; r += w.rows, ++i)
-      largest = std::max(largest, laid_size(rows_input(r, w.rows)));
+      largest = std::max(largest, packed_input_size(rows_input(r, w.rows)));
     return round_up(checked_mul(w.samples, largest, "the input of a convolution's tiles"), 4096);
   }
 
-  void sweep_conv(const Bases& bases, double* partials, char* laid, char* mine, int threads, int64_t me,
-                  int64_t team, bool again, Watch* watch) const {
+  void sweep_conv(const Bases& bases, double* partials, char* packed_input, char* mine, int threads,
+                  int64_t me, int64_t team, bool again, Watch* watch) const {
     const Wave w = wave(threads);
     const int64_t rows_all = grid_.count[outer_axis()], tiles_a_row = grid_.per_sample / rows_all;
     const int64_t element = p_.conv->kernel->input_type() == Dtype::kBF16 ? 2 : 4;
@@ -201,21 +201,22 @@ class TileLaunch final : public Launch {
         const Box input = rows_input(r, rows);
         const int64_t row_bytes = input.extent[2] * p_.conv->kernel->channels_in() * element;
         const int64_t lines = input.extent[0] * input.extent[1];
-        const bool laid_before = again && w.samples == p_.dims.n && w.rows == rows_all;
-        const bool lays = !laid_before && !interrupted(watch);  // all threads still meet at the barriers
+        const bool packed_before = again && w.samples == p_.dims.n && w.rows == rows_all;
+        const bool packs = !packed_before && !interrupted(watch);  // all threads still meet at the barriers
         const int64_t last_line = samples * lines * (me + 1) / team;
-        for (int64_t i = samples * lines * me / team, some = 0; lays && i < last_line; i += some) {
+        for (int64_t i = samples * lines * me / team, some = 0; packs && i < last_line; i += some) {
           const int64_t h = i % input.extent[1];
-          some = std::min({kLayRows, last_line - i, input.extent[1] - h});
-          lay_rows(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], h, some,
-                   laid + i / lines * laid_size(input) + i % lines * row_bytes, stage);
+          some = std::min({kPackRows, last_line - i, input.extent[1] - h});
+          pack_rows(*p_.conv, bases, input, n + i / lines, i % lines / input.extent[1], h, some,
+                    packed_input + i / lines * packed_input_size(input) + i % lines * row_bytes, stage);
         }
 #pragma omp barrier
         const int64_t a_sample = rows * tiles_a_row, tiles = samples * a_sample;
         const int64_t end = tiles * (me + 1) / team;
         for (int64_t i = tiles * me / team; i < end && !interrupted(watch); ++i) {
           const Tile t = grid_.tile((n + i / a_sample) * grid_.per_sample + r * tiles_a_row + i % a_sample);
-          const ConvInput in{laid + i / a_sample * laid_size(input), input, p_.conv->kernel->channels_in()};
+          const ConvInput in{packed_input + i / a_sample * packed_input_size(input), input,
+                             p_.conv->kernel->channels_in()};
           const ConvOutput out{value(bases, t, mine, p_.conv->out), t.box, p_.ld_channels};
           p_.conv->kernel->compute(bases.packed + p_.conv->packed_offset, in, out, mine + conv_scratch_);
           run_tile(bases, t, partials, mine);
@@ -234,8 +235,8 @@ class TileLaunch final : public Launch {
   // A slot's values in this tile, channels last: in a buffer, or in their place among the tiles that are
   // kept.
   float* value(const Bases& bases, const Tile& t, char* mine, int s) const {
-    const Memory& lent = slot(s).lent;
-    return lent.exists() ? reinterpret_cast<float*>(lent.write(bases)) + kept_at(t) : buffer(mine, s);
+    const Memory& alias = slot(s).alias;
+    return alias.exists() ? reinterpret_cast<float*>(alias.write(bases)) + kept_at(t) : buffer(mine, s);
   }
 
   void run_tile(const Bases& bases, const Tile& t, double* partials, char* mine) const {
@@ -314,8 +315,8 @@ class TileLaunch final : public Launch {
           if (slot(s.out).kind == Kind::kLine && r > 0) continue;
           auto view = [&](int id) -> View {
             if (id < 0) return {&s.a, 0, 0};
-            if (const Memory& lent = slot(id).lent; lent.exists()) {
-              return {reinterpret_cast<const float*>(lent.read(bases)) + lent_at(t, r) + c, 0, 1};
+            if (const Memory& alias = slot(id).alias; alias.exists()) {
+              return {reinterpret_cast<const float*>(alias.read(bases)) + alias_at(t, r) + c, 0, 1};
             }
             const float* p = buffer(mine, id);
             switch (slot(id).kind) {
@@ -330,8 +331,9 @@ class TileLaunch final : public Launch {
             }
           };
           const Slot& to = slot(s.out);
-          float* out = to.lent.exists() ? reinterpret_cast<float*>(to.lent.write(bases)) + lent_at(t, r) + c
-                                        : buffer(mine, s.out) + (to.kind == Kind::kLine ? c : r * ld + c);
+          float* out = to.alias.exists()
+                           ? reinterpret_cast<float*>(to.alias.write(bases)) + alias_at(t, r) + c
+                           : buffer(mine, s.out) + (to.kind == Kind::kLine ? c : r * ld + c);
           if (s.what == Step::What::kPointwise) {
             pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
           } else if (s.what == Step::What::kScale) {
@@ -361,7 +363,8 @@ class TileLaunch final : public Launch {
           return {buffer(mine, id), 0, slot(id).kind == Kind::kVector ? 1 : 0};
         };
         const int64_t n = slot(s.out).kind == Kind::kVector ? t.channels : 1;
-        return pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+        pointwise(s.fn, s.a, s.b, view(s.x), view(s.y), out, 0, 1, n);
+        return;
       }
       case What::kPool: {
         const Extents in = grid_.box_at(t, slot(s.x).level).extent,
@@ -441,7 +444,7 @@ class TileLaunch final : public Launch {
   }
 
   // Where row `r` of a tile, channels first, begins in memory.
-  int64_t lent_at(const Tile& t, int64_t r) const {
+  int64_t alias_at(const Tile& t, int64_t r) const {
     return (t.n * p_.dims.c + t.c0 + r) * p_.dims.voxels() + t.first;
   }
 
@@ -502,7 +505,7 @@ class TileLaunch final : public Launch {
 
   TileProgram p_;
   TileGrid grid_;
-  int64_t cache_, laid_bytes_;
+  int64_t cache_, packed_input_limit_;
   std::vector<int64_t> offset_;
   std::vector<Segment> segments_;
   std::vector<std::vector<int64_t>> counts_;  // of each reduction: positions of a sample's tiles

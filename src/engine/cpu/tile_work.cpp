@@ -2,33 +2,24 @@
 
 #include <algorithm>
 
+#include "graph/operation.h"
+
 namespace upweave::cpu {
 namespace {
 
 // Vector operations on 16 values, in units of a multiply-add of the convolution; fitted as in predict.cpp.
 constexpr double kSimple = 3, kDivision = 10, kExponential = 25, kGelu = 40;
-constexpr double kLoadStore = 12;  // with a transposition between rows and channels
-constexpr double kLaid = 12;       // the same of a convolution's input, with borders
+constexpr double kLoadStore = 12;    // with a transposition between rows and channels
+constexpr double kPackedInput = 12;  // the same of a convolution's input, with borders
 constexpr double kNorm = 16, kFold = 4, kPooled = 4, kMomented = 8;
 
 double cost_of(Fn fn) {
-  switch (fn) {
-    case Fn::kExp:
-    case Fn::kExpBelow:
-      return kExponential;
-    case Fn::kTanh:
-    case Fn::kSigmoid:
-    case Fn::kSwish:
-    case Fn::kMish:
-    case Fn::kGelu:
-    case Fn::kGeluTanh:
-      return kGelu;
-    case Fn::kDiv:
-    case Fn::kHardswish:
-      return kDivision;
-    default:
-      return kSimple;
-  }
+  if (fn == Fn::kCopy || fn == Fn::kSign) return kSimple;
+  if (fn == Fn::kExpBelow) return kExponential;
+  if (fn == Fn::kGeluTanh) return kGelu;
+  if (fn == Fn::kDiv) return kDivision;
+  const double ops = operation(static_cast<Op>(fn)).ops_per_element;
+  return ops < 5 ? kSimple : ops < 12 ? kDivision : ops < 15 ? kExponential : kGelu;
 }
 
 double cost_of(const Step& step) {
@@ -96,19 +87,19 @@ Work tile_work(const TileProgram& p, const TileGrid& grid, int64_t cache_bytes) 
       work.bytes += static_cast<double>(step.memory.dims.count() * step.memory.element_bytes());
   }
   for (const Slot& slot : p.slots) {  // used where they lie
-    if (slot.lent.exists())
-      work.bytes += static_cast<double>(slot.lent.dims.count() * slot.lent.element_bytes());
+    if (slot.alias.exists())
+      work.bytes += static_cast<double>(slot.alias.dims.count() * slot.alias.element_bytes());
   }
   if (!p.conv) return work;
   const ConvStage& conv = *p.conv;
   work.products = conv.cost * samples;
   const auto read = static_cast<double>(conv.input.dims.count());
   work.bytes += read * static_cast<double>(conv.input.element_bytes());
-  double points = kLaid;
+  double points = kPackedInput;
   for (const ConvStage::Point& point : conv.points) points += cost_of(point.fn);
-  const double laid =
+  const double packed =
       samples * static_cast<double>(conv.in.voxels() * round_up(conv.kernel->channels_in(), 1)) / kLane;
-  work.steps += laid * points + (conv.pool ? read / kLane * kPooled : 0);
+  work.steps += packed * points + (conv.pool ? read / kLane * kPooled : 0);
   const auto weights = static_cast<double>(conv.kernel->packed_bytes());
   if (weights > static_cast<double>(cache_bytes) / 2)
     work.weights = weights * static_cast<double>(work.tiles);

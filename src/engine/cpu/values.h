@@ -40,7 +40,7 @@ inline Extents extents_of(const Shape& values, int64_t missing) {
 }
 
 struct Bases {
-  const char* input = nullptr;
+  const void* const* inputs = nullptr;  // all of them, of all samples
   char* output = nullptr;
   char* workspace = nullptr;
   const char* packed = nullptr;
@@ -58,7 +58,7 @@ struct Bases {
 struct Memory {
   enum class Where { kNowhere, kInput, kOutput, kExtraOutput, kWorkspace, kPacked, kKept };
   Where where = Where::kNowhere;
-  int64_t offset = 0;  // bytes; kExtraOutput: which of Bases::outputs
+  int64_t offset = 0;  // bytes; kInput, kExtraOutput: which of Bases::inputs or outputs
   Dtype type = Dtype::kF32;
   Dims dims;
   // Not row-major but tile after tile, each channels last as it was computed, for a launch that goes through
@@ -68,7 +68,7 @@ struct Memory {
   // Not negative: a float32 value whose upper halves lie in a 16-bit output, and the lower halves from here
   // on in the workspace.
   int64_t low = -1;
-  int64_t sample_bytes = 0;  // kExtraOutput: 0 for statistics, which are of all samples
+  int64_t sample_bytes = 0;  // kInput, kExtraOutput: 0 for what is of all samples
 
   bool exists() const { return where != Where::kNowhere; }
   bool split() const { return low >= 0; }
@@ -76,7 +76,7 @@ struct Memory {
   const char* read(const Bases& b) const {
     switch (where) {
       case Where::kInput:
-        return b.input;
+        return static_cast<const char*>(b.inputs[offset]) + b.first * sample_bytes;
       case Where::kOutput:
         return b.output;
       case Where::kWorkspace:

@@ -61,7 +61,7 @@ EpilogueNeeds needs_of(const Lowering& l, const Node& conv) {
   const bool strict = l.options.precision == Precision::kStrict;
   EpilogueNeeds needs;
   // 16-bit inputs are fp16 numbers after scaling; what is computed before the convolution is not.
-  needs.input_lo = strict && (l.options.dtype == Dtype::kF32 || conv.in[0] != 0);
+  needs.input_lo = strict && (l.options.dtype == Dtype::kF32 || !is_input(l.graph, conv.in[0]));
   needs.weights_lo = strict;
   needs.wgmma = l.chip.wgmma;
   needs.shared_limit = l.chip.shared_bytes - (4 << 10);  // columns' constants have the rest
@@ -72,7 +72,7 @@ EpilogueNeeds needs_of(const Lowering& l, const Node& conv) {
     if (other.conv == kNone || l.graph[other.conv].in[0] != conv.in[0]) return true;
     const Fusion f = choose_fusion(l, other, kNone, true);
     return std::ranges::none_of(f.nodes, [&](Id id) {
-      return f.reduction[id] && (is(l.graph[id], "moments") || is(l.graph[id], "softmax_stats"));
+      return f.reduction[id] && (is(l.graph[id], Op::kMoments) || is(l.graph[id], Op::kSoftmaxStats));
     });
   });
   return needs;
@@ -98,7 +98,8 @@ void add_needs(const Lowering& l, const Fusion& f, const ConvGeometry& geometry,
                       (!is_output(l.graph, f.pool) || l.options.dtype == Dtype::kF32);
   for (const Id id : f.nodes) {
     if (f.reduction[id])  // others keep numbers in registers for each column
-      needs.mixes_samples = needs.mixes_samples && is(l.graph[id], "moments") && l.graph[id].in[0] == f.conv;
+      needs.mixes_samples =
+          needs.mixes_samples && is(l.graph[id], Op::kMoments) && l.graph[id].in[0] == f.conv;
     else if (f.behind_pool[id] && id != f.pool)
       needs.pool_leaves = false;
   }

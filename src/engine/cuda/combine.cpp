@@ -22,7 +22,7 @@ std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
     std::string first =
         fmt::format("const i64 tile0 = blockIdx.x / {0} * {1}ll; const int c0 = blockIdx.x % {0};", in[1],
                     tiles_per_sample);
-    if (is(node, "moments")) {
+    if (is(node, Op::kMoments)) {
       const NormSets norm = norm_sets(node, in);
       sets = norm.sets;
       if (norm.kind == NormSets::Kind::kBatch) {
@@ -45,7 +45,7 @@ std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
          {"columns", columns}});
     const std::string out = l.source.address(id), type = l.source.type(id);
     std::string text;
-    if (is(node, "moments")) {
+    if (is(node, Op::kMoments)) {
       text = fmt::format(
           "const double size = block_reduce<Sum>(n, [&](i64 k) {{ return (double)part(k, 0); }}); const "
           "double mean = block_reduce<Sum>(n, [&](i64 k) "
@@ -64,7 +64,7 @@ std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
                      k.name())
                : "const double down = 1.; ") +
           text;
-    } else if (is(node, "softmax_stats")) {
+    } else if (is(node, Op::kSoftmaxStats)) {
       text = fmt::format(
           "const float top = block_reduce<Max>(n, [&](i64 k) {{ return part(k, 1); }}); const double s = "
           "block_reduce<Sum>(n, [&](i64 k) {{ return "
@@ -74,11 +74,11 @@ std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
           out, sets);
     } else {
       const int64_t voxels = count(in) / (in[0] * in[1]);
-      const char* kind = is(node, "max") ? "Max" : is(node, "min") ? "Min" : "Sum";
+      const char* kind = is(node, Op::kMax) ? "Max" : is(node, Op::kMin) ? "Min" : "Sum";
       text = fmt::format(
           "const auto s = block_reduce<{}>(n, [&](i64 k) {{ return part(k, 1); }}); if (threadIdx.x == 0) "
           "store<{}>({}, blockIdx.x, (float)(s{}));",
-          kind, type, out, is(node, "mean") ? fmt::format(" / {}.", voxels) : "");
+          kind, type, out, is(node, Op::kMean) ? fmt::format(" / {}.", voxels) : "");
     }
     launches.push_back(l.kernel(fmt::format("combine_{}_{}", id, k.index + 1), part + text, sets,
                                 tiles * each > 1024 ? 512 : 128));

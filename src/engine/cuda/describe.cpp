@@ -20,9 +20,9 @@ double plan_products(const FusedPlan& plan, const Options& options) {
   double sum = 0;
   for (const Pass& pass : plan.passes) {
     for (const Id id : pass.nodes) {
-      if (!is(plan.graph[id], "conv_transpose")) continue;
+      if (!is(plan.graph[id], Op::kConvTranspose)) continue;
       const bool strict = options.precision == Precision::kStrict;
-      const bool wide = options.dtype == Dtype::kF32 || plan.graph[id].in[0] != 0;
+      const bool wide = options.dtype == Dtype::kF32 || !is_input(plan.graph, plan.graph[id].in[0]);
       sum += flops(plan.graph, id) * (strict ? wide ? 3 : 2 : 1);
     }
   }
@@ -30,7 +30,8 @@ double plan_products(const FusedPlan& plan, const Options& options) {
 }
 
 double end_bytes(const FusedPlan& plan, Dtype dtype) {
-  const int64_t elements = count(plan.source[0].shape) + count(visible_shape(plan.source));
+  int64_t elements = count(visible_shape(plan.source));
+  for (Id id = 0; is_input(plan.source, id); ++id) elements += count(plan.source[id].shape);
   return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
 }
 
@@ -135,11 +136,7 @@ std::vector<std::string> describe(const FusedPlan& plan, const Options& options,
   return lines;
 }
 
-}  // namespace cuda
-
 namespace {
-
-using namespace cuda;
 
 // What a plan would run on: the current GPU, or an H200 where there is none.
 struct Aim {
@@ -170,13 +167,13 @@ Aim aim_of(const FusedPlan& plan, const Options& options) {
 
 }  // namespace
 
-double predict_cuda(const FusedPlan& plan, const Options& options) {
+double predict_anywhere(const FusedPlan& plan, const Options& options) {
   const Aim aim = aim_of(plan, options);
   if (count(visible_shape(plan.source)) == 0) return 0;
   return predict(lower(plan, options, aim.chip), aim.rates);
 }
 
-std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& options) {
+std::vector<std::string> describe_anywhere(const FusedPlan& plan, const Options& options) {
   const Aim aim = aim_of(plan, options);
   if (count(visible_shape(plan.source)) == 0) return {"an empty batch: nothing runs"};
   const Lowered lowered = lower(plan, options, aim.chip);
@@ -192,4 +189,5 @@ std::vector<std::string> describe_cuda(const FusedPlan& plan, const Options& opt
   return lines;
 }
 
+}  // namespace cuda
 }  // namespace upweave

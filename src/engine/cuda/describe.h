@@ -32,6 +32,11 @@ double predict(const Lowered& lowered, const Rates& rates);  // all of a run's
 // Seconds below which no program comes: all products, or each byte of the input and the output once.
 double floor_of(const FusedPlan& plan, const Options& options, const Rates& rates);
 
+// What a compiled program would say, on this GPU or, where there is none, on an H200; kernels are compiled
+// for their registers' sake only if NVRTC is here, and not to predict.
+std::vector<std::string> describe_anywhere(const FusedPlan& plan, const Options& options);
+double predict_anywhere(const FusedPlan& plan, const Options& options);
+
 // One line a fact. `cubin` may be empty: then nothing is known of registers.
 std::vector<std::string> describe(const FusedPlan& plan, const Options& options, const Lowered& lowered,
                                   const std::string& cubin, const Rates& rates);

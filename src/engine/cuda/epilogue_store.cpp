@@ -9,20 +9,20 @@
 namespace upweave::cuda {
 
 const char* pool_combine(const Node& node) {
-  return is(node, "avg_pool") ? "add2" : is(node, "max_pool") ? "max_nan" : "min_nan";
+  return is(node, Op::kAvgPool) ? "add2" : is(node, Op::kMaxPool) ? "max_nan" : "min_nan";
 }
 
 const char* reduction_start(const Node& node) {
-  return is(node, "max") || is(node, "softmax_stats") ? "-kInf" : is(node, "min") ? "kInf" : "0.f";
+  return is(node, Op::kMax) || is(node, Op::kSoftmaxStats) ? "-kInf" : is(node, Op::kMin) ? "kInf" : "0.f";
 }
 
 const char* reduction_combine(const Node& node) {
-  return is(node, "max") ? "max_nan" : is(node, "min") ? "min_nan" : "add2";
+  return is(node, Op::kMax) ? "max_nan" : is(node, Op::kMin) ? "min_nan" : "add2";
 }
 
 std::string EpilogueWriter::flip(Id id) {
   const Node& node = l_.graph[id];
-  if (is(node, "avg_pool") || node.in[1] == kNone) return "";
+  if (is(node, Op::kAvgPool) || node.in[1] == kNone) return "";
   const std::string sign =
       fmt::format("{} < 0.f ? -1.f : 1.f", l_.source.operand(node.in[1], node.shape, "at"));
   if (one_a_column(node.in[1], node.shape)) return fmt::format("const float flip = {}; ", constant(sign));
@@ -35,9 +35,9 @@ std::string EpilogueWriter::pool_start(Id id) const {
       "float pool[G::kSubtiles][2][G::kN / 4];\n#pragma unroll\nfor (int p = 0; p < G::kSubtiles; ++p)\n"
       "#pragma unroll\nfor (int r = 0; r < 2; ++r)\n{}pool[p][r][i] = {};\n",
       kColumns,
-      is(node, "avg_pool")   ? "0.f"
-      : is(node, "max_pool") ? "-kInf"
-                             : "kInf");
+      is(node, Op::kAvgPool)   ? "0.f"
+      : is(node, Op::kMaxPool) ? "-kInf"
+                               : "kInf");
 }
 
 std::string EpilogueWriter::pool_update(Id id) {
@@ -65,7 +65,7 @@ std::string EpilogueWriter::pool_result(Id id) {
   const auto& [d, h, w] = conv_.axis;
   const std::string sign = flip(id);
   std::string scale = sign.empty() ? "" : " * flip";
-  if (is(node, "avg_pool")) scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)));
+  if (is(node, Op::kAvgPool)) scale = fmt::format(" * {}", number(1.0 / (d.window * h.window * w.window)));
   if (pools_sums(id)) scale += " * down";
   if (!form_.pool_in_memory) {
     return fmt::format("float y{0}[1][G::kN / 4];\n{1}{{ {2}y{0}[0][i] = pool[p][r][i]{3}; }}\n", id,
@@ -225,7 +225,7 @@ std::string EpilogueWriter::staged_store(Id id) const {
 
 std::string EpilogueWriter::reduction_state(Id id) const {
   const Node& node = l_.graph[id];
-  const bool two = is(node, "moments") || is(node, "softmax_stats");
+  const bool two = is(node, Op::kMoments) || is(node, Op::kSoftmaxStats);
   const char* start = reduction_start(node);
   return fmt::format(
              "float p{0}[G::kN / 4], q{0}[G::kN / 4], k{0} = 0.f;\n{1}{{ p{0}[i] = {2}; q{0}[i] = 0.f; }}\n",
@@ -234,7 +234,7 @@ std::string EpilogueWriter::reduction_state(Id id) const {
 }
 
 bool EpilogueWriter::moments_of_sums(Id id) const {
-  return f_.reduction[id] && is(l_.graph[id], "moments") && l_.graph[id].in[0] == f_.conv;
+  return f_.reduction[id] && is(l_.graph[id], Op::kMoments) && l_.graph[id].in[0] == f_.conv;
 }
 
 std::string EpilogueWriter::moments_update(Id id) const {
@@ -268,13 +268,13 @@ std::string EpilogueWriter::reduction_update(Id id) const {
   const std::string p = fmt::format("p{}[i]", id), q = fmt::format("q{}[i]", id);
   const int64_t width = l_.graph[in].shape.back();
   std::string text;
-  if (is(node, "moments")) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
+  if (is(node, Op::kMoments)) {  // Welford's update: mean += (x - mean)/k, M2 += (x - old mean)(x - new mean)
     text = code(
         "k$id += 1.f; const float z = 1.f / k$id;\n"
         "$columns{ const float e = $x - $mean; $mean = fmaf(e, z, $mean); $squares = fmaf(e, $x - $mean, "
         "$squares); }",
         {{"id", id}, {"columns", kColumns}, {"x", x}, {"mean", p}, {"squares", q}});
-  } else if (is(node, "softmax_stats")) {
+  } else if (is(node, Op::kSoftmaxStats)) {
     text = fmt::format(
         "{0}{{ const float m = max_nan({1}, {2}); {3} = ({1} == m ? {3} : {3} * f_exp({1} - m)) + "
         "f_exp({2} - m); {1} = m; }}",
@@ -307,11 +307,11 @@ std::string EpilogueWriter::reduction_flush(Id id) {
   l_.keep(id);
   const int64_t at = l_.reserve(t_.partials() * conv_.column_blocks * conv_.n * 12);
   l_.partials[id] = at;
-  const char* kind = is(node, "moments")         ? "CombineMoments"
-                     : is(node, "softmax_stats") ? "CombineExp"
-                     : is(node, "max")           ? "CombineMax"
-                     : is(node, "min")           ? "CombineMin"
-                                                 : "CombineSum";
+  const char* kind = is(node, Op::kMoments)        ? "CombineMoments"
+                     : is(node, Op::kSoftmaxStats) ? "CombineExp"
+                     : is(node, Op::kMax)          ? "CombineMax"
+                     : is(node, Op::kMin)          ? "CombineMin"
+                                                   : "CombineSum";
   if (form_.parts_by_sample) {
     // Slots of the sample that no block has are nobody's: its first block says so.
     return code(

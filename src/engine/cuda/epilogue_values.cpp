@@ -22,8 +22,8 @@ std::string EpilogueWriter::value(Id id) {
   std::string x = read(node.in[0], node.shape);
   if (!is_pointwise(node)) {
     const std::string first = form_.recomputes && !norms_sums(node) ? replace_sums(id, x) : "";
-    if (is(node, "rms_norm") || is(node, "layer_norm")) return first + norm_value(id, x);
-    return first + (is(node, "softmax") ? softmax_value(id, x) : channel_value(id, x));
+    if (is(node, Op::kRmsNorm) || is(node, Op::kLayerNorm)) return first + norm_value(id, x);
+    return first + (is(node, Op::kSoftmax) ? softmax_value(id, x) : channel_value(id, x));
   }
   const std::string expression = pointwise_value(node, x);
   if (f_.scalar[id]) {
@@ -40,17 +40,17 @@ std::string EpilogueWriter::value(Id id) {
 }
 
 std::string EpilogueWriter::pointwise_value(const Node& node, const std::string& x) {
-  if (is(node, "gelu") && !node.attrs.flag("tanh")) {
+  if (is(node, Op::kGelu) && !node.attrs.flag("tanh")) {
     if (f_.holds(node.in[0]) && feeds_gelu(node.in[0]))
       return fmt::format("{}({})", fast() ? "gelu_scaled_short" : "gelu_scaled", x);
     return fmt::format("{}({})", fast() ? "f_gelu_short" : "f_gelu_exact", x);
   }
-  if (is(node, "exp")) return exponential(node, x);
+  if (is(node, Op::kExp)) return exponential(node, x);
   // The tensor cores' sums are finite, so the modifier that makes 0 of NaN may clamp them.
-  if (node.in[0] == f_.conv && (is(node, "clamp") || is(node, "hardtanh")) && node.attrs.real("lo") == 0 &&
-      node.attrs.real("hi") == 1)
+  if (node.in[0] == f_.conv && (is(node, Op::kClamp) || is(node, Op::kHardtanh)) &&
+      node.attrs.real("lo") == 0 && node.attrs.real("hi") == 1)
     return fmt::format("(fma ? {} : __saturatef({} * down))", l_.source.pointwise(node, x, "at", ""), sum());
-  if (is(node, "normalize") &&
+  if (is(node, Op::kNormalize) &&
       (norm_sets(node, l_.graph[node.in[0]].shape).kind == NormSets::Kind::kBatch || form_.one_sample)) {
     const std::string mean = l_.source.moment(node, "at", 0), variance = l_.source.moment(node, "at", 1);
     std::string factor = fmt::format("inv_sqrt({} + {})", variance, number(norm_eps(node)));
@@ -71,15 +71,16 @@ std::string EpilogueWriter::pointwise_value(const Node& node, const std::string&
     return fmt::format("({} * {})", x, constant(factor));
   }
   std::string other;
-  if (node.in.size() > 1 && node.in[1] != kNone && !is(node, "normalize") && !is(node, "softmax_apply"))
+  if (node.in.size() > 1 && node.in[1] != kNone && !is(node, Op::kNormalize) && !is(node, Op::kSoftmaxApply))
     other = read(node.in[1], node.shape);
   return l_.source.pointwise(node, x, "at", other);
 }
 
 std::string EpilogueWriter::column_factor(const Node& node) const {
-  if ((!is(node, "div") && !is(node, "mul")) || node.in[1] == kNone || !one_a_column(node.in[1], node.shape))
+  if ((!is(node, Op::kDiv) && !is(node, Op::kMul)) || node.in[1] == kNone ||
+      !one_a_column(node.in[1], node.shape))
     return "";
-  return (is(node, "div") ? "1.f / " : "") + l_.source.operand(node.in[1], node.shape, "at");
+  return (is(node, Op::kDiv) ? "1.f / " : "") + l_.source.operand(node.in[1], node.shape, "at");
 }
 
 std::string EpilogueWriter::exponential(const Node& node, const std::string& x) {
@@ -90,11 +91,11 @@ std::string EpilogueWriter::exponential(const Node& node, const std::string& x) 
     const Node& step = l_.graph[z];
     if (!step.attrs.has("value")) break;
     const double value = step.attrs.real("value");
-    if (is(step, "add"))
+    if (is(step, Op::kAdd))
       b += a * value;
-    else if (is(step, "sub"))
+    else if (is(step, Op::kSub))
       b -= a * value;
-    else if (is(step, "mul"))
+    else if (is(step, Op::kMul))
       a *= value;
     else
       break;
@@ -129,7 +130,7 @@ std::string EpilogueWriter::exponential(const Node& node, const std::string& x) 
 
 bool EpilogueWriter::feeds_gelu(Id id) const {
   const Node& node = l_.graph[id];
-  if (!is(node, "rms_norm") || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone ||
+  if (!is(node, Op::kRmsNorm) || node.in[0] != f_.conv || node.in[1] != kNone || node.in[2] != kNone ||
       conv_.c_out > 128)
     return false;
   int readers = 0;
@@ -137,7 +138,7 @@ bool EpilogueWriter::feeds_gelu(Id id) const {
     const Node& other = l_.graph[reader];
     if (std::ranges::find(other.in, id) == other.in.end()) continue;
     ++readers;
-    if (!is(other, "gelu") || other.attrs.flag("tanh")) return false;
+    if (!is(other, Op::kGelu) || other.attrs.flag("tanh")) return false;
   }
   return readers == 1 && std::ranges::find(f_.stores, id) == f_.stores.end();
 }
@@ -167,12 +168,12 @@ std::string EpilogueWriter::replace_sums(Id id, std::string& x) const {
 }
 
 bool EpilogueWriter::norms_sums(const Node& node) const {
-  return is(node, "rms_norm") && node.in[0] == f_.conv;
+  return is(node, Op::kRmsNorm) && node.in[0] == f_.conv;
 }
 
 std::string EpilogueWriter::norm_value(Id id, const std::string& x) {
   const Node& node = l_.graph[id];
-  const bool mean = is(node, "layer_norm"), raw = norms_sums(node);
+  const bool mean = is(node, Op::kLayerNorm), raw = norms_sums(node);
   const std::string inverse = number(1.0 / conv_.c_out), eps = number(norm_eps(node));
   // Right behind the convolution the scale stays in: x^2 neither overflows nor vanishes, and a product is
   // saved.
@@ -256,11 +257,11 @@ std::string EpilogueWriter::softmax_value(Id id, const std::string& x) {
 std::string EpilogueWriter::channel_value(Id id, const std::string& x) const {
   const Node& node = l_.graph[id];
   std::string text, result = "m";
-  if (is(node, "sum") || is(node, "mean")) text = quad("m", "0.f", masked(x, "0.f"), "add2");
-  if (is(node, "mean")) result += " * " + number(1.0 / conv_.c_out);
-  if (is(node, "max")) text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
-  if (is(node, "min")) text = quad("m", "kInf", masked(x, "kInf"), "min_nan");
-  if (is(node, "logsumexp")) {
+  if (is(node, Op::kSum) || is(node, Op::kMean)) text = quad("m", "0.f", masked(x, "0.f"), "add2");
+  if (is(node, Op::kMean)) result += " * " + number(1.0 / conv_.c_out);
+  if (is(node, Op::kMax)) text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan");
+  if (is(node, Op::kMin)) text = quad("m", "kInf", masked(x, "kInf"), "min_nan");
+  if (is(node, Op::kLogsumexp)) {
     text = quad("m", "-kInf", masked(x, "-kInf"), "max_nan") + "if (isinf(m)) m = 0.f;\n";
     if (form_.recomputes)
       text += fmt::format("y{0}[ph] = m; }}\n{1}{2}{{ const float m = y{0}[ph];\n", id, kAfresh, kEach);

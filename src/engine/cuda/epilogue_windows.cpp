@@ -30,7 +30,7 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
     if (a >= spatial)
       exists.push_back(places[a - spatial] + " < 1");  // an axis that the tensor does not have
   }
-  if (is(pool, "avg_pool")) {
+  if (is(pool, Op::kAvgPool)) {
     const int terms = d.window * h.window * w.window * form_.lines->window[0] * form_.lines->window[1] *
                       form_.lines->window[2];
     x += fmt::format(" * {}", number(1.0 / terms));
@@ -68,7 +68,7 @@ std::string EpilogueWriter::put_windows(const std::string& value) const {
        {"place", place},
        {"exists", fmt::format("{}", fmt::join(exists, " && "))},
        {"store", store},
-       {"scale", is(node, "mean") ? fmt::format(" * {}", number(1.0 / conv_.c_out)) : ""}});
+       {"scale", is(node, Op::kMean) ? fmt::format(" * {}", number(1.0 / conv_.c_out)) : ""}});
 }
 
 void EpilogueWriter::combine_rows(EpilogueText& text) {

@@ -13,7 +13,7 @@ bool over(const Node& node, const char* axes) {
   return node.attrs.has("axes") && node.attrs.word("axes") == axes;
 }
 bool combines_values(const Node& node) {
-  return is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min");
+  return is(node, Op::kSum) || is(node, Op::kMean) || is(node, Op::kMax) || is(node, Op::kMin);
 }
 
 // Whether `id` can follow `last` where whole lines leave their windows one by one: nobody else reads `last`,
@@ -86,14 +86,14 @@ Fusion choose_fusion(const Lowering& l, const Pass& pass, Id pool, bool over_spa
       if (behind || scalars) continue;
       behind = true;
       scalar = false;
-    } else if (over(node, "channel") && !scalars && node.in[0] != kNone && !is(node, "softmax_stats")) {
+    } else if (over(node, "channel") && !scalars && node.in[0] != kNone && !is(node, Op::kSoftmaxStats)) {
       f.whole_columns = true;
-      scalar = combines_values(node) || is(node, "logsumexp");
+      scalar = combines_values(node) || is(node, Op::kLogsumexp);
     } else if (over_space && !scalars &&
-               (is(node, "moments") ||
-                (over(node, "space") && (combines_values(node) || is(node, "softmax_stats"))))) {
+               (is(node, Op::kMoments) ||
+                (over(node, "space") && (combines_values(node) || is(node, Op::kSoftmaxStats))))) {
       reduction = true;
-      if (!(is(node, "moments") && node.attrs.word("axes") == "batch")) f.one_sample = true;
+      if (!(is(node, Op::kMoments) && node.attrs.word("axes") == "batch")) f.one_sample = true;
     } else {
       continue;
     }

@@ -18,7 +18,7 @@ constexpr unsigned kBlock = 256;
 constexpr int64_t kFewVoxels = 1 << 16;
 
 bool sums_channels(const Node& node) {
-  return (is(node, "sum") || is(node, "mean")) && node.attrs.word("axes") == "channel";
+  return (is(node, Op::kSum) || is(node, Op::kMean)) && node.attrs.word("axes") == "channel";
 }
 
 int64_t voxels_of(const Shape& shape) { return count(shape) / std::max<int64_t>(1, shape[1]); }
@@ -44,12 +44,12 @@ std::string over_channels(const Lowering& l, Id id) {
   auto each = [&](const std::string& text) {
     return fmt::format("for (int c = 0; c < {}; ++c) {{ at.x[1] = c; {} }}", in[1], text);
   };
-  if (is(node, "layer_norm") || is(node, "rms_norm")) {
+  if (is(node, Op::kLayerNorm) || is(node, Op::kRmsNorm)) {
     std::string y = "(f(at) - m) * r";
     if (node.in[1] != kNone) y = fmt::format("{} * {}", y, l.source.operand(node.in[1], node.shape, "at"));
     if (node.in[2] != kNone) y = fmt::format("{} + {}", y, l.source.operand(node.in[2], node.shape, "at"));
     const std::string mean =
-        is(node, "layer_norm")
+        is(node, Op::kLayerNorm)
             ? fmt::format("const float m = (float)(channel_sum<{}>(at, f) / {});", s, in[1])
             : "const float m = 0.f;";
     return body(code(
@@ -61,7 +61,7 @@ std::string over_channels(const Lowering& l, Id id) {
          {"eps", number(norm_eps(node))},
          {"stores", each(put(y))}}));
   }
-  if (is(node, "softmax")) {
+  if (is(node, Op::kSoftmax)) {
     return body(
         fmt::format("const float m = channel_max<{0}>(at, f); const float s = (float)channel_sum<{0}>(at, "
                     "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
@@ -69,14 +69,14 @@ std::string over_channels(const Lowering& l, Id id) {
   }
   if (sums_channels(node) && voxels_of(in) < kFewVoxels) {
     return fmt::format("few_channel_sums<{}>({}, [&](const At& at, double sum) {{ {} }});", s, f,
-                       put(is(node, "mean") ? fmt::format("(float)(sum / {})", in[1]) : "(float)sum"));
+                       put(is(node, Op::kMean) ? fmt::format("(float)(sum / {})", in[1]) : "(float)sum"));
   }
   std::string y;
-  if (is(node, "sum")) y = fmt::format("(float)channel_sum<{}>(at, f)", s);
-  if (is(node, "mean")) y = fmt::format("(float)(channel_sum<{}>(at, f) / {})", s, in[1]);
-  if (is(node, "max")) y = fmt::format("channel_max<{}>(at, f)", s);
-  if (is(node, "min")) y = fmt::format("channel_min<{}>(at, f)", s);
-  if (is(node, "logsumexp")) {
+  if (is(node, Op::kSum)) y = fmt::format("(float)channel_sum<{}>(at, f)", s);
+  if (is(node, Op::kMean)) y = fmt::format("(float)(channel_sum<{}>(at, f) / {})", s, in[1]);
+  if (is(node, Op::kMax)) y = fmt::format("channel_max<{}>(at, f)", s);
+  if (is(node, Op::kMin)) y = fmt::format("channel_min<{}>(at, f)", s);
+  if (is(node, Op::kLogsumexp)) {
     return body(fmt::format(
         "float m = channel_max<{0}>(at, f); if (isinf(m)) m = 0.f; const double s = channel_sum<{0}>(at, "
         "[&](const At& i) {{ return expf(f(i) - m); }}); {1}",
@@ -101,11 +101,11 @@ std::string reduction(const Lowering& l, Id id) {
   for (const size_t axis : reduced_axes(node, in)) reduced[axis] = in[axis];
   const std::string base = fmt::format("const At base = {}::at(blockIdx.x);", dims(node.shape));
   std::string value;
-  if (is(node, "sum")) value = "(float)block_reduce<Sum>(n, f)";
-  if (is(node, "mean")) value = "(float)(block_reduce<Sum>(n, f) / n)";
-  if (is(node, "max")) value = "block_reduce<Max>(n, f)";
-  if (is(node, "min")) value = "block_reduce<Min>(n, f)";
-  if (is(node, "logsumexp")) value = "block_logsumexp(n, f)";
+  if (is(node, Op::kSum)) value = "(float)block_reduce<Sum>(n, f)";
+  if (is(node, Op::kMean)) value = "(float)(block_reduce<Sum>(n, f) / n)";
+  if (is(node, Op::kMax)) value = "block_reduce<Max>(n, f)";
+  if (is(node, Op::kMin)) value = "block_reduce<Min>(n, f)";
+  if (is(node, Op::kLogsumexp)) value = "block_logsumexp(n, f)";
   return over_sets(base, reduced, l.source.operand(node.in[0], in, "i"),
                    fmt::format("const float y = {}; if (threadIdx.x == 0) store<{}>({}, blockIdx.x, y);",
                                value, l.source.type(id), l.source.address(id)));
@@ -116,7 +116,7 @@ std::string set_base(const Lowering& l, const Node& node, Shape& reduced) {
   const Shape& in = l.graph[node.in[0]].shape;
   std::string base;
   reduced = in;
-  if (is(node, "moments")) {
+  if (is(node, Op::kMoments)) {
     const NormSets norm = norm_sets(node, in);
     if (norm.kind == NormSets::Kind::kBatch) {
       base = "const At base = At{{0, (int)blockIdx.x, 0, 0, 0}};";
@@ -148,12 +148,13 @@ std::string statistics(const Lowering& l, Id id) {
       "if (threadIdx.x == 0) {{ store<float>({0}, blockIdx.x, p); store<float>({0}, (i64)blockIdx.x + {1}, "
       "q); }}",
       l.source.address(id), sets);
-  const std::string text = is(node, "moments") ? "const float p = (float)(block_reduce<Sum>(n, f) / n); "
-                                                 "const float q = (float)(block_reduce<Sum>(n, [&](i64 k) { "
-                                                 "const float d = f(k) - p; return (double)d * d; }) / n); "
-                                               : "const float p = block_reduce<Max>(n, f); const float q = "
-                                                 "(float)block_reduce<Sum>(n, [&](i64 k) { "
-                                                 "return (double)expf(f(k) - p); }); ";
+  const std::string text = is(node, Op::kMoments)
+                               ? "const float p = (float)(block_reduce<Sum>(n, f) / n); "
+                                 "const float q = (float)(block_reduce<Sum>(n, [&](i64 k) { "
+                                 "const float d = f(k) - p; return (double)d * d; }) / n); "
+                               : "const float p = block_reduce<Max>(n, f); const float q = "
+                                 "(float)block_reduce<Sum>(n, [&](i64 k) { "
+                                 "return (double)expf(f(k) - p); }); ";
   return over_sets(base, reduced, l.source.operand(node.in[0], in, "i"), text + put);
 }
 
@@ -173,7 +174,7 @@ std::string over_last(const Lowering& l, Id id) {
     y += fmt::format(" * load<{}>({}, k)", l.source.type(node.in[1]), l.source.address(node.in[1]));
   if (node.in[2] != kNone)
     y += fmt::format(" + load<{}>({}, k)", l.source.type(node.in[2]), l.source.address(node.in[2]));
-  const std::string mean = is(node, "layer_norm") ? "(float)(block_reduce<Sum>(n, f) / n)" : "0.f";
+  const std::string mean = is(node, Op::kLayerNorm) ? "(float)(block_reduce<Sum>(n, f) / n)" : "0.f";
   return over_sets(
       fmt::format("const At base = {}::at(blockIdx.x);", dims(outer)), reduced,
       l.source.operand(node.in[0], in, "i"),
@@ -347,23 +348,23 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   if (packing)
     throw fail(Status::kUnsupported, "the CUDA engine cannot compute {} from parameters alone",
                node.op->name);
-  if (is(node, "mean_conv")) return mean_conv(l, id);
+  if (is(node, Op::kMeanConv)) return mean_conv(l, id);
   const Shape& in = l.graph[node.in[0]].shape;
   Launch launch;
-  if (is(node, "conv_transpose")) {
+  if (is(node, Op::kConvTranspose)) {
     launch = l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
-  } else if (is(node, "moments") || (is(node, "softmax_stats") && !over_channel_axis(node))) {
+  } else if (is(node, Op::kMoments) || (is(node, Op::kSoftmaxStats) && !over_channel_axis(node))) {
     launch = l.kernel(name, statistics(l, id), node.shape[1], 1024);
-  } else if (over_channel_axis(node) && !is(node, "softmax_stats")) {
+  } else if (over_channel_axis(node) && !is(node, Op::kSoftmaxStats)) {
     const int64_t voxels = voxels_of(in);
     const bool few = sums_channels(node) && voxels < kFewVoxels;
     launch = l.kernel(name, over_channels(l, id), few ? (voxels + 31) / 32 : blocks_for(voxels), kBlock);
-  } else if (is(node, "layer_norm") || is(node, "rms_norm")) {
+  } else if (is(node, Op::kLayerNorm) || is(node, Op::kRmsNorm)) {
     const NormSets sets = norm_sets(node, in);
     launch = l.kernel(name, over_last(l, id), sets.sets,
                       static_cast<unsigned>(std::clamp<int64_t>((sets.size + 31) / 32 * 32, 32, 256)));
-  } else if (is(node, "sum") || is(node, "mean") || is(node, "max") || is(node, "min") ||
-             is(node, "logsumexp")) {
+  } else if (is(node, Op::kSum) || is(node, Op::kMean) || is(node, Op::kMax) || is(node, Op::kMin) ||
+             is(node, Op::kLogsumexp)) {
     const int64_t length = count(in) / std::max<int64_t>(1, elements);
     launch = l.kernel(name, reduction(l, id), elements,
                       static_cast<unsigned>(std::clamp<int64_t>((length + 31) / 32 * 32, 32, 512)));

@@ -47,6 +47,15 @@ const char kDepthStreamingSm90[] =
 #include "engine/cuda/kernels/depth_streaming_sm90.cuh"
     ;
 
+// The arguments of a pipeline with several inputs have the others behind all else.
+std::string prelude(size_t inputs) {
+  std::string text = kPrelude;
+  constexpr std::string_view kLast = "  u8* packed;\n";
+  if (inputs > 1)
+    text.insert(text.find(kLast) + kLast.size(), fmt::format("  const u8* more[{}];\n", inputs - 1));
+  return text;
+}
+
 // d += A B for one warpgroup: 64 rows, `n` columns, 16 terms.
 std::string wgmma_text(int n) {
   std::string registers, operands;
@@ -148,7 +157,7 @@ void lower_rest(Lowering& l, const Pass& pass, std::vector<bool>& done) {
   // Statistics are given out as they lie.
   auto copies_statistics = [&](Id id) {
     const Node& node = l.graph[id];
-    return is_statistics(node) && is(node, "mul") &&
+    return is_statistics(node) && is(node, Op::kMul) &&
            l.source.places[node.in[0]].kind == Location::Kind::kWorkspace;
   };
   for (const Id id : pass.nodes) {
@@ -174,7 +183,8 @@ void lower_rest(Lowering& l, const Pass& pass, std::vector<bool>& done) {
 
 Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   Lowering l(plan, options, chip);
-  l.source.places[0] = {Location::Kind::kInput, 0, true};
+  l.out.inputs = input_names(plan.graph);
+  for (Id id = 0; is_input(l.graph, id); ++id) l.source.places[id] = {Location::Kind::kInput, 0, true};
   // Parameters as they are; then what is computed from them alone.
   const std::vector<std::string> names = parameter_names(plan.source);
   for (Id id = 0; id < l.graph.size(); ++id) {
@@ -210,7 +220,7 @@ Lowered lower(const FusedPlan& plan, const Options& options, const Chip& chip) {
   }
 
   std::string text = options.precision == Precision::kFast ? "#define UPWEAVE_FAST\n" : "";
-  text += std::string(kPrelude) + kGeneric;
+  text += prelude(l.out.inputs.size()) + kGeneric;
   if (l.convs > 0) {
     text += std::string(index::kText) + kConv + kEpilogue + kWholeLines;
     if (chip.wgmma) {

@@ -61,6 +61,7 @@ struct Lowered {
     int64_t offset, bytes;
   };
   std::string source;
+  std::vector<std::string> inputs;
   std::vector<Copy> copies;  // parameters into the packed block
   std::vector<Given> extra;  // where the extra outputs lie in the workspace when all kernels are done
   std::vector<Launch> pack, run;

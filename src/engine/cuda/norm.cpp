@@ -24,7 +24,7 @@ bool made_flat(const Lowering& l, Id id, Id from) {
   const Node& node = l.graph[id];
   if (l.weights[id] || !is_pointwise(node) || l.graph[node.in[0]].shape != node.shape) return false;
   for (size_t s = 1; s < node.in.size(); ++s) {
-    const bool statistics = s == 1 && (is(node, "normalize") || is(node, "softmax_apply"));
+    const bool statistics = s == 1 && (is(node, Op::kNormalize) || is(node, Op::kSoftmaxApply));
     if (!statistics && !one_a_channel(l, node.in[s], node.shape)) return false;
   }
   return made_flat(l, node.in[0], from);
@@ -48,7 +48,7 @@ Id reader_of(const Lowering& l, Id id) {
   Id norm = kNone;
   for (Id reader = 0; reader < l.graph.size(); ++reader) {
     if (std::ranges::find(l.graph[reader].in, id) == l.graph[reader].in.end()) continue;
-    if (norm != kNone || !is(l.graph[reader], "normalize") || l.graph[reader].in[0] != l.graph[id].in[0])
+    if (norm != kNone || !is(l.graph[reader], Op::kNormalize) || l.graph[reader].in[0] != l.graph[id].in[0])
       return kNone;
     norm = reader;
   }
@@ -101,7 +101,7 @@ Id norm_of_blocks(const Lowering& l, Id from) {
   };
   for (Id id = 0; id < l.graph.size(); ++id) {
     const Node& node = l.graph[id];
-    if (!is(node, "moments") || node.attrs.word("axes") == "batch") continue;
+    if (!is(node, Op::kMoments) || node.attrs.word("axes") == "batch") continue;
     const Id norm = reader_of(l, id);
     if (norm == kNone || !parameters_flat(l, l.graph[norm]) || !share_set(l, node, true).fits ||
         !made_flat(l, node.in[0], from))
@@ -119,7 +119,7 @@ Id norm_of_blocks(const Lowering& l, Id from) {
 
 Id lower_norm(Lowering& l, Id id) {
   const Node& node = l.graph[id];
-  if (!is(node, "moments") || node.attrs.word("axes") == "batch") return kNone;
+  if (!is(node, Op::kMoments) || node.attrs.word("axes") == "batch") return kNone;
   const Id norm = reader_of(l, id);
   if (norm == kNone || !parameters_flat(l, l.graph[norm])) return kNone;
   const Node& normalize = l.graph[norm];

@@ -32,6 +32,7 @@ class CudaProgram final : public Program {
     const Driver& d = driver();
     early_ = chip.major >= 9 && d.launch_early;
     check(d.module_load(&module_, compiled.cubin.data()), "cuModuleLoadData");
+    inputs_ = std::move(lowered.inputs);
     copies_ = std::move(lowered.copies);
     extra_ = std::move(lowered.extra);
     packed_bytes_ = static_cast<size_t>(lowered.packed_bytes);
@@ -69,19 +70,20 @@ class CudaProgram final : public Program {
                                 address(parameters[copy.parameter]), static_cast<size_t>(copy.bytes), stream),
             "copying a parameter");
     }
-    launch(pack_, nullptr, nullptr, nullptr, packed, stream);
+    const std::vector<const void*> none(inputs_.size());
+    launch(pack_, none.data(), nullptr, nullptr, packed, stream);
   }
 
-  void run(const void* packed, const void* input, void* const* outputs, void* workspace,
+  void run(const void* packed, const void* const* inputs, void* const* outputs, void* workspace,
            void* stream) const override {
     const ContextScope scope(context_);
     void* const output = outputs[0];
-    check_memory(input, "input");
+    for (size_t i = 0; i < inputs_.size(); ++i) check_memory(inputs[i], inputs_[i].c_str());
     check_memory(output, "output");
     for (size_t k = 0; k < extra_.size(); ++k) check_memory(outputs[k + 1], "an extra output");
     if (address(output) % output_alignment_ != 0)
       throw invalid("output is at {}, which is no multiple of {} bytes", output, output_alignment_);
-    launch(run_, input, output, workspace, const_cast<void*>(packed), stream);
+    launch(run_, inputs, output, workspace, const_cast<void*>(packed), stream);
     for (size_t k = 0; k < extra_.size(); ++k) {
       check(driver().copy_async(address(outputs[k + 1]),
                                 address(workspace) + static_cast<DevicePtr>(extra_[k].offset),
@@ -112,6 +114,12 @@ class CudaProgram final : public Program {
   void release_in(void* p, void* stream) const override {
     const ContextScope scope(context_);
     driver().free_async(address(p), stream);
+  }
+  // The driver tells host from device memory by the address. A copy from the host's ordinary memory has read
+  // it when it returns, and a copy to it has written it.
+  void copy(void* to, const void* from, size_t bytes) const override {
+    const ContextScope scope(context_);
+    check(driver().copy_async(address(to), address(from), bytes, nullptr), "copying to or from the GPU");
   }
 
  private:
@@ -162,17 +170,15 @@ class CudaProgram final : public Program {
     return steps;
   }
 
-  void launch(const std::vector<Step>& steps, const void* input, void* output, void* workspace, void* packed,
-              void* stream) const {
-    struct Args {
-      const void* input;
-      void *output, *workspace, *packed;
-    } args{input, output, workspace, packed};
+  void launch(const std::vector<Step>& steps, const void* const* inputs, void* output, void* workspace,
+              void* packed, void* stream) const {
+    std::vector<const void*> args = {inputs[0], output, workspace, packed};  // Args of the kernels' prelude
+    args.insert(args.end(), inputs + 1, inputs + inputs_.size());
     for (const Step& step : steps) {
       std::vector<TensorMap> maps;
       for (const TensorView& view : step.launch.views)
         maps.push_back(map_of(view, view.output ? output : workspace));
-      std::vector<void*> parameters{&args};
+      std::vector<void*> parameters{args.data()};
       if (!maps.empty()) parameters.push_back(maps.data());
       if (!step.launch.numbers.empty()) parameters.push_back(const_cast<int*>(step.launch.numbers.data()));
       // Each kernel waits by itself for the one before it (await_previous); the first for whatever the stream
@@ -201,6 +207,7 @@ class CudaProgram final : public Program {
   void* context_;
   Module module_ = nullptr;
   bool early_ = false;  // kernels are launched before the one ahead has ended
+  std::vector<std::string> inputs_;
   std::vector<Lowered::Copy> copies_;
   std::vector<Lowered::Given> extra_;
   std::vector<Step> pack_, run_;
@@ -209,14 +216,21 @@ class CudaProgram final : public Program {
   size_t packed_bytes_ = 0, workspace_bytes_ = 0, output_alignment_ = 1;
 };
 
-}  // namespace
-
-std::unique_ptr<Program> compile_cuda(std::shared_ptr<const FusedPlan> plan, const Options& options) {
+std::unique_ptr<Program> compile_program(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   if (options.dtype == Dtype::kF64)
     throw fail(Status::kUnsupported, "the CUDA engine has no f64; the reference engine does");
   std::optional<ContextScope> elsewhere;
   if (options.device >= 0) elsewhere.emplace(primary_context(options.device));
   return std::make_unique<CudaProgram>(*plan, options);
 }
+
+}  // namespace
+
+// The tensor cores' peak over the memory's rate.
+extern const EngineEntry cuda_engine = {.target = {.flops_per_byte = 60},
+                                        .device = true,
+                                        .compile = compile_program,
+                                        .describe = describe_anywhere,
+                                        .predict = predict_anywhere};
 
 }  // namespace upweave

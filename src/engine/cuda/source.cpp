@@ -2,32 +2,34 @@
 
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "engine/cuda/code.h"
+#include "engine/cuda/device_forms.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
 
 namespace upweave::cuda {
 namespace {
 
-constexpr std::array kUnary = {"relu", "tanh", "sigmoid", "exp", "swish", "mish", "hardswish"};
-constexpr std::array kBinary = {"add", "sub", "mul", "div", "minimum", "maximum"};
-constexpr std::array kPools = {"avg_pool", "max_pool", "min_pool"};
+constexpr std::array kUnary = {Op::kRelu,  Op::kTanh, Op::kSigmoid,  Op::kExp,
+                               Op::kSwish, Op::kMish, Op::kHardswish};
+constexpr std::array kBinary = {Op::kAdd, Op::kSub, Op::kMul, Op::kDiv, Op::kMinimum, Op::kMaximum};
 
 template <size_t N>
-bool among(const Node& node, const std::array<const char*, N>& names) {
-  for (const char* name : names) {
-    if (is(node, name)) return true;
+bool among(const Node& node, const std::array<Op, N>& ops) {
+  for (const Op op : ops) {
+    if (is(node, op)) return true;
   }
   return false;
 }
 
 std::string binary(const Node& node, const std::string& a, const std::string& b) {
-  if (is(node, "add")) return fmt::format("({} + {})", a, b);
-  if (is(node, "sub")) return fmt::format("({} - {})", a, b);
-  if (is(node, "mul")) return fmt::format("({} * {})", a, b);
-  if (is(node, "div")) return fmt::format("({} / {})", a, b);
-  return fmt::format("{}({}, {})", is(node, "minimum") ? "min_nan" : "max_nan", a, b);
+  if (is(node, Op::kAdd)) return fmt::format("({} + {})", a, b);
+  if (is(node, Op::kSub)) return fmt::format("({} - {})", a, b);
+  if (is(node, Op::kMul)) return fmt::format("({} * {})", a, b);
+  if (is(node, Op::kDiv)) return fmt::format("({} / {})", a, b);
+  return fmt::format("{}({}, {})", is(node, Op::kMinimum) ? "min_nan" : "max_nan", a, b);
 }
 
 // Which set of a norm over batch, instances or groups the element at `at` belongs to.
@@ -73,21 +75,21 @@ const char* type_name(Dtype dtype) {
 }
 
 bool is_pointwise(const Node& node) {
-  return among(node, kUnary) || among(node, kBinary) || is(node, "leaky_relu") || is(node, "clamp") ||
-         is(node, "hardtanh") || is(node, "gelu") || is(node, "normalize") ||
-         (is(node, "softmax_apply") && node.attrs.word("axes") == "space");
+  return device_form(node.op->id) || among(node, kUnary) || among(node, kBinary) ||
+         is(node, Op::kLeakyRelu) || is(node, Op::kClamp) || is(node, Op::kHardtanh) || is(node, Op::kGelu) ||
+         is(node, Op::kNormalize) || (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
 }
 
 bool computable(const Node& node) {
-  return is_pointwise(node) || among(node, kPools) || is(node, "center") || is(node, "pool_taps") ||
-         is(node, "adjust_moments");
+  return is_pointwise(node) || is_pool(node) || is(node, Op::kCenter) || is(node, Op::kPoolTaps) ||
+         is(node, Op::kAdjustMoments);
 }
 
 std::string Source::address(Id id) const {
   const Location& place = places[id];
   switch (place.kind) {
     case Location::Kind::kInput:
-      return "a.input";
+      return id == 0 ? "a.input" : fmt::format("a.more[{}]", id - 1);
     case Location::Kind::kOutput:
       return "a.output";
     case Location::Kind::kWorkspace:
@@ -127,20 +129,29 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
                                               : other;
     return binary(node, x, y);
   }
-  if (is(node, "leaky_relu")) return fmt::format("f_leaky_relu({}, {})", x, number(node.attrs.real("slope")));
-  if (is(node, "clamp") || is(node, "hardtanh")) {
+  if (device_form(node.op->id)) {
+    const auto [a, b] = numbers(node);
+    const std::string y = node.in.size() < 2 ? number(a)
+                          : other.empty()    ? operand(node.in[1], node.shape, at)
+                                             : other;
+    return fmt::format("f_{}({}, {}, {})", node.op->name, x, y, number(b));
+  }
+  if (is(node, Op::kLeakyRelu))
+    return fmt::format("f_leaky_relu({}, {})", x, number(node.attrs.real("slope")));
+  if (is(node, Op::kClamp) || is(node, Op::kHardtanh)) {
     return fmt::format("f_clamp({}, {}, {})", x, number(node.attrs.real("lo")),
                        number(node.attrs.real("hi")));
   }
-  if (is(node, "gelu")) return fmt::format("{}({})", node.attrs.flag("tanh") ? "f_gelu_tanh" : "f_gelu", x);
-  if (is(node, "normalize")) {
+  if (is(node, Op::kGelu))
+    return fmt::format("{}({})", node.attrs.flag("tanh") ? "f_gelu_tanh" : "f_gelu", x);
+  if (is(node, Op::kNormalize)) {
     std::string y = fmt::format("({} - {}) * inv_sqrt({} + {})", x, moment(node, at, 0), moment(node, at, 1),
                                 number(norm_eps(node)));
     if (node.in[2] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[2], node.shape, at));
     if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[3], node.shape, at));
     return "(" + y + ")";
   }
-  if (is(node, "softmax_apply")) {
+  if (is(node, Op::kSoftmaxApply)) {
     const std::string stats = address(node.in[1]),
                       set = fmt::format("({0}.x[0] * {1} + {0}.x[1])", at, node.shape[1]);
     return code("(f_exp($x - load<float>($stats, $set)) / load<float>($stats, $set + $sets))",
@@ -157,7 +168,7 @@ std::string Source::moment(const Node& node, const std::string& at, int which) c
 std::string Source::compute(Id id) const {
   const Node& node = graph_[id];
   const Shape& in = graph_[node.in[0]].shape;
-  if (among(node, kPools)) {
+  if (is_pool(node)) {
     const size_t spatial = spatial_rank(in);
     const Shape window = per_axis(node, "window", spatial, 1);
     const Shape stride = node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window;
@@ -168,12 +179,12 @@ std::string Source::compute(Id id) const {
       size *= static_cast<double>(window[a]);
     }
     const std::string x = operand(node.in[0], in, "j");
-    if (is(node, "avg_pool")) {
+    if (is(node, Op::kAvgPool)) {
       return fmt::format("float s = 0.f; {}{{ {}s += {}; }} return s * {};", window_loops(window), at, x,
                          number(1 / size));
     }
     // A channel whose sign is negative takes the other extreme: flip, take this one, flip back.
-    const bool largest = is(node, "max_pool"), has_sign = node.in[1] != kNone;
+    const bool largest = is(node, Op::kMaxPool), has_sign = node.in[1] != kNone;
     const std::string flip = has_sign ? fmt::format("const float f = {} < 0.f ? -1.f : 1.f; ",
                                                     operand(node.in[1], node.shape, "i"))
                                       : "";
@@ -187,7 +198,7 @@ std::string Source::compute(Id id) const {
                  {"x", x},
                  {"back", has_sign ? " * f" : ""}});
   }
-  if (is(node, "adjust_moments")) {
+  if (is(node, Op::kAdjustMoments)) {
     const double scale = node.attrs.real_or("scale", 1);
     const std::string shift = node.in[1] == kNone
                                   ? number(node.attrs.real_or("shift", 0))
@@ -196,14 +207,14 @@ std::string Source::compute(Id id) const {
     return fmt::format("const float m = {}; return i.x[0] == 0 ? fmaf(m, {}, {}) : m * {};",
                        operand(node.in[0], in, "i"), number(scale), shift, number(scale * scale));
   }
-  if (is(node, "center")) {
+  if (is(node, Op::kCenter)) {
     const size_t axis = in.size() == 1 ? 0 : 1;
     return fmt::format(
         "double s = 0; At j = i; for (int c = 0; c < {1}; ++c) {{ j.x[{0}] = c; s += {2}; }} "
         "return (float)({3} - s / {1});",
         axis, in[axis], operand(node.in[0], in, "j"), operand(node.in[0], in, "i"));
   }
-  if (is(node, "pool_taps")) {
+  if (is(node, Op::kPoolTaps)) {
     const size_t spatial = in.size() - 2;
     const Shape window = per_axis(node, "window", spatial, 1),
                 padding = per_axis(node, "padding", spatial, 0);
@@ -229,6 +240,11 @@ std::string Source::compute(Id id) const {
 
 std::string Source::functions() const {
   std::string text;
+  std::set<Op> written;
+  for (const Node& node : graph_.nodes) {
+    if (const char* body = device_form(node.op->id); body && written.insert(node.op->id).second)
+      text += fmt::format("DEVICE float f_{}(float x, float a, float b) {{ {} }}\n", node.op->name, body);
+  }
   // Loads first: an inlined value may read any of them.
   for (Id id = 0; id < graph_.size(); ++id) {
     const Location::Kind kind = places[id].kind;

@@ -9,7 +9,7 @@
 namespace upweave::cuda {
 
 struct Location {
-  enum class Kind { kNone, kInline, kInput, kOutput, kWorkspace, kPacked };
+  enum class Kind { kNone, kInline, kInput, kOutput, kWorkspace, kPacked };  // kInput: by the node's id
   Kind kind = Kind::kNone;
   int64_t offset = 0;    // behind the pointer of its kind
   bool element = false;  // of the program's element type; otherwise float

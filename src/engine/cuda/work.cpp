@@ -37,15 +37,15 @@ double value_seconds(const Lowering& l, Id id, const Launch& launch) {
   const Shape& in = l.graph[node.in[0]].shape;
   const auto out = static_cast<double>(count(node.shape)), read = static_cast<double>(count(in));
   if (is_pointwise(node)) return out * kElement;
-  if (is(node, "conv_transpose")) return flops(l.graph, id) * kPlainFlop;
+  if (is(node, Op::kConvTranspose)) return flops(l.graph, id) * kPlainFlop;
   if (is_pool(node)) {
     double window = 1;
     for (const int64_t extent : per_axis(node, "window", spatial_rank(in), 1))
       window *= static_cast<double>(extent);
     return out * window * kWindow;
   }
-  const bool twice = is(node, "moments") || is(node, "softmax_stats") || is(node, "logsumexp") ||
-                     is(node, "layer_norm") || is(node, "rms_norm") || is(node, "softmax");
+  const bool twice = is(node, Op::kMoments) || is(node, Op::kSoftmaxStats) || is(node, Op::kLogsumexp) ||
+                     is(node, Op::kLayerNorm) || is(node, Op::kRmsNorm) || is(node, Op::kSoftmax);
   const double reads = !twice ? 1 : out == read ? 3 : 2;
   if (node.attrs.has("axes") && node.attrs.word("axes") == "channel") {  // one thread a voxel
     const auto channels = static_cast<double>(in[1]);
@@ -104,7 +104,7 @@ void note_norm_work(Lowering& l, Id id, LaunchId launch) {
   work.bytes += bytes_of(l, id);
   for (const Id in : l.graph[id].in) {
     // Moments that share a kernel with what they normalise are nowhere in memory.
-    if (in == kNone || (!l.stored(in) && is(l.graph[in], "moments"))) continue;
+    if (in == kNone || (!l.stored(in) && is(l.graph[in], Op::kMoments))) continue;
     read(l, in, work);
   }
 }

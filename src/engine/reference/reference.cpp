@@ -93,7 +93,7 @@ class ReferenceProgram : public Program {
   ReferenceProgram(std::shared_ptr<const FusedPlan> plan, Dtype dtype)
       : plan_(std::move(plan)), dtype_(dtype) {
     for (const Node& node : plan_->source.nodes) {
-      if (!is(node, "param")) continue;
+      if (!is(node, Op::kParam)) continue;
       parameters_.push_back({&node, bytes_});
       bytes_ += static_cast<size_t>((count(node.shape) * size_of(dtype) + 63) / 64 * 64);
     }
@@ -108,10 +108,11 @@ class ReferenceProgram : public Program {
     }
   }
 
-  void run(const void* packed, const void* input, void* const* outputs, void*, void*) const override {
+  void run(const void* packed, const void* const* inputs, void* const* outputs, void*, void*) const override {
     const Graph& graph = plan_->source;
     std::map<std::string, Tensor> tensors;
-    tensors["input"] = load_tensor(input, dtype_, graph[0].shape);
+    for (Id id = 0; is_input(graph, id); ++id)
+      tensors[graph[id].name] = load_tensor(inputs[id], dtype_, graph[id].shape);
     for (const auto& [node, offset] : parameters_) {
       tensors[node->name] = load_tensor(static_cast<const std::byte*>(packed) + offset, dtype_, node->shape);
     }
@@ -141,10 +142,12 @@ class ReferenceProgram : public Program {
   size_t bytes_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Program> compile_reference(std::shared_ptr<const FusedPlan> plan, const Options& options) {
+std::unique_ptr<Program> compile(std::shared_ptr<const FusedPlan> plan, const Options& options) {
   return std::make_unique<ReferenceProgram>(std::move(plan), options.dtype);
 }
+
+}  // namespace
+
+extern const EngineEntry reference_engine = {.compile = compile};
 
 }  // namespace upweave

@@ -3,6 +3,7 @@
 #include "graph/operation.h"
 
 // x op y, y a number, a tensor that broadcasts, or an earlier value: add, sub, mul, div, minimum, maximum.
+// And prelu, whose y is a parameter.
 namespace upweave {
 namespace {
 
@@ -27,45 +28,24 @@ Shape binary_shape(const Graph& graph, const Node& node) {
   return shape;
 }
 
-// Visits (i, a, b): element i of the result and the offsets of its operands; b is -1 for a number.
-template <class F>
-void visit(Inputs in, const Tensor& out, F f) {
-  const Shape sa = broadcast_strides(in[0]->shape, out.shape);
-  const Shape sb = in[1] ? broadcast_strides(in[1]->shape, out.shape) : Shape(out.shape.size(), 0);
-  for_each_index(out.shape, [&](const Shape& index, int64_t i) {
-    int64_t a = 0, b = 0;
-    for (size_t axis = 0; axis < index.size(); ++axis) {
-      a += index[axis] * sa[axis];
-      b += index[axis] * sb[axis];
-    }
-    f(i, a, in[1] ? b : -1);
-  });
-}
-
-template <double (*F)(double, double)>
-void evaluate(const Node& node, Inputs in, Tensor& out) {
-  visit(in, out, [&](int64_t i, int64_t a, int64_t b) {
-    out.data[i] = F(in[0]->data[a], b < 0 ? node.attrs.real("value") : in[1]->data[b]);
-  });
-}
-
 // E(a, ea, b, eb): how far the exact operation moves when its operands do.
 template <double (*E)(double, double, double, double)>
 void bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
-  visit(in, out, [&](int64_t i, int64_t a, int64_t b) {
-    const double y = b < 0 ? node.attrs.real("value") : in[1]->data[b];
+  const double number = numbers(node).a;
+  for_each_operands(in, out, [&](int64_t i, int64_t a, int64_t b) {
+    const double y = b < 0 ? number : in[1]->data[b];
     // A number is rounded to float too.
     const double ey = b < 0 ? rounding.unit * std::fabs(y) : in[1]->err[b];
     out.err[i] = E(in[0]->data[a], in[0]->err[a], y, ey) + 2 * rounding.unit * std::fabs(out.data[i]);
   });
 }
 
-double plus(double a, double b) { return a + b; }
-double minus(double a, double b) { return a - b; }
-double times(double a, double b) { return a * b; }
-double over(double a, double b) { return a / b; }
-double lower(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); }
-double higher(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); }
+double plus(double x, double y, double) { return x + y; }
+double minus(double x, double y, double) { return x - y; }
+double times(double x, double y, double) { return x * y; }
+double over(double x, double y, double) { return x / y; }
+double lower(double x, double y, double) { return std::isnan(x) || std::isnan(y) ? x + y : std::min(x, y); }
+double higher(double x, double y, double) { return std::isnan(x) || std::isnan(y) ? x + y : std::max(x, y); }
 double sum_error(double, double ea, double, double eb) { return ea + eb; }
 double product_error(double a, double ea, double b, double eb) {
   return std::fabs(a) * eb + std::fabs(b) * ea + ea * eb;
@@ -76,16 +56,21 @@ double quotient_error(double a, double ea, double b, double eb) {
   return (ea + std::fabs(a / b) * eb) / safe;
 }
 double choice_error(double, double ea, double, double eb) { return std::max(ea, eb); }
+double prelu(double x, double weight, double) { return x > 0 ? x : weight * x; }
+double prelu_error(double a, double ea, double b, double eb) {
+  return std::max(1.0, std::fabs(b)) * ea + (std::fabs(std::min(a, 0.0)) + ea) * eb;
+}
 
-template <double (*F)(double, double), double (*E)(double, double, double, double)>
-Operation row(std::string_view name, std::string_view summary, std::string_view example) {
-  Operation op;
-  op.name = name;
+template <double (*E)(double, double, double, double)>
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example,
+              double (*value)(double, double, double)) {
+  Operation op{.id = id, .family = Family::kPointwise, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = {{.name = "value", .kind = Arg::Kind::kOperand, .required = true}};
   op.shape = binary_shape;
-  op.evaluate = evaluate<F>;
+  op.value = value;
+  op.evaluate = evaluate_pointwise;
   op.bound = bound<E>;
   op.reach = [](const Node&) { return Reach::kPoint; };
   return op;
@@ -96,19 +81,32 @@ bool number(const Node& node) { return node.in[1] == kNone; }
 }  // namespace
 
 std::vector<Operation> ops_arithmetic() {
-  Operation add = row<plus, sum_error>("add", "x + y", "add 1");
-  Operation sub = row<minus, sum_error>("sub", "x - y", "sub bias");
-  Operation mul = row<times, product_error>("mul", "x * y", "mul scale");
-  Operation div = row<over, quotient_error>("div", "x / y", "div 2");
-  Operation low = row<lower, choice_error>("minimum", "the smaller of x and y", "minimum 0");
-  Operation high = row<higher, choice_error>("maximum", "the larger of x and y", "maximum 0");
+  Operation add = row<sum_error>(Op::kAdd, "add", "x + y", "add 1", plus);
+  Operation sub = row<sum_error>(Op::kSub, "sub", "x - y", "sub bias", minus);
+  Operation mul = row<product_error>(Op::kMul, "mul", "x * y", "mul scale", times);
+  Operation div = row<quotient_error>(Op::kDiv, "div", "x / y", "div 2", over);
+  Operation low = row<choice_error>(Op::kMinimum, "minimum", "the smaller of x and y", "minimum 0", lower);
+  Operation high = row<choice_error>(Op::kMaximum, "maximum", "the larger of x and y", "maximum 0", higher);
   add.monotone = sub.monotone = low.monotone = high.monotone = [](const Node& node) {
     return !number(node) || std::isfinite(node.attrs.real("value"));
   };
   mul.monotone = div.monotone = [](const Node& node) {
     return number(node) && node.attrs.real("value") > 0 && std::isfinite(node.attrs.real("value"));
   };
-  return {add, sub, mul, div, low, high};
+  Operation rectify =
+      row<prelu_error>(Op::kPrelu, "prelu", "x where x > 0, weight * x elsewhere; a weight, or one a channel",
+                       "prelu weight", prelu);
+  rectify.args = {{.name = "weight", .kind = Arg::Kind::kTensor, .required = true}};
+  rectify.shape = [](const Graph& graph, const Node& node) {
+    const Shape &x = shape_of(graph, node, 0), &weight = shape_of(graph, node, 1);
+    if (weight != Shape{1} && weight != Shape{x[1]}) {
+      throw invalid("{} of prelu has shape {}; it must hold 1 value, or {}", graph[node.in[1]].name,
+                    to_string(weight), x[1]);
+    }
+    return x;
+  };
+  rectify.ops_per_element = 2;
+  return {add, sub, mul, div, low, high, rectify};
 }
 
 }  // namespace upweave

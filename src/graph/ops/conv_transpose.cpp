@@ -23,10 +23,7 @@ Shape out_extents(const Graph& graph, const Node& node) {
   const Shape& in = shape_of(graph, node, 0);
   const Shape& kernel = shape_of(graph, node, kKernel);
   const size_t spatial = spatial_rank(in);
-  const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
-  const Shape extra = per_axis(node, "output_padding", spatial, 0),
-              dilation = per_axis(node, "dilation", spatial, 1);
-  Shape out = per_axis(node, "out", spatial, 0);
+  auto [stride, padding, extra, dilation, out, groups] = conv_attrs(node, spatial);
   double volume = 1;  // before padding
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);
@@ -71,11 +68,10 @@ Shape out_extents(const Graph& graph, const Node& node) {
 // Per axis, taps of one residue are stride / gcd(stride, dilation) apart: so many meet in one output.
 double taps_per_output(const Node& node, const Shape& kernel) {
   const size_t spatial = kernel.size() - 2;
-  const Shape stride = per_axis(node, "stride", spatial, 1),
-              dilation = per_axis(node, "dilation", spatial, 1);
+  const ConvAttrs c = conv_attrs(node, spatial);
   double taps = 1;
   for (size_t a = 0; a < spatial; ++a) {
-    const int64_t apart = stride[a] / std::gcd(stride[a], dilation[a]);
+    const int64_t apart = c.stride[a] / std::gcd(c.stride[a], c.dilation[a]);
     taps *= static_cast<double>((kernel[a + 2] + apart - 1) / apart);
   }
   return taps;
@@ -84,7 +80,7 @@ double taps_per_output(const Node& node, const Shape& kernel) {
 // Engines have tables of phases and of the taps of each.
 void check_phases(const Node& node, const Shape& kernel) {
   double phases = 1;
-  const Shape stride = per_axis(node, "stride", kernel.size() - 2, 1);
+  const Shape stride = conv_attrs(node, kernel.size() - 2).stride;
   for (const int64_t s : stride) phases *= static_cast<double>(s);
   if (phases > static_cast<double>(kMaxPhases)) {
     throw invalid("stride {} makes {} phases of {}; there may be {}", to_string(stride), phases,
@@ -295,7 +291,7 @@ void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
     conv_evaluate(node, operands, from_k);
   }
   if (rounding.tiles) {
-    Shape tile = per_axis(node, "stride", spatial_rank(out.shape), 1);
+    Shape tile = conv_attrs(node, spatial_rank(out.shape)).stride;
     for (int64_t& extent : tile) extent *= 4;
     spread_over_tiles(magnitude.data, out.shape, tile);
   }
@@ -317,9 +313,8 @@ void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const Shape& xs = in[0]->shape;
   const Shape& ks = in[kKernel]->shape;
   const size_t spatial = spatial_rank(xs);
-  const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
-  const Shape dilation = per_axis(node, "dilation", spatial, 1), extent = per_axis(node, "out", spatial, 1);
-  const int64_t groups = groups_of(node), c_in = xs[1], per_out = ks[1], per_in = c_in / groups;
+  const auto [stride, padding, extra, dilation, extent, groups] = conv_attrs(node, spatial);
+  const int64_t c_in = xs[1], per_out = ks[1], per_in = c_in / groups;
   const Shape taps(ks.begin() + 2, ks.end());
   const int64_t volume = count(Shape(xs.begin() + 2, xs.end())), tap_count = count(taps);
   const Shape xstride = row_major(xs);
@@ -363,21 +358,31 @@ Reach neighbourhood(const Node&) { return Reach::kWindow; }
 
 }  // namespace
 
+ConvAttrs conv_attrs(const Node& node, size_t spatial) {
+  return {.stride = per_axis(node, "stride", spatial, 1),
+          .padding = per_axis(node, "padding", spatial, 0),
+          .output_padding = per_axis(node, "output_padding", spatial, 0),
+          .dilation = per_axis(node, "dilation", spatial, 1),
+          .out = per_axis(node, "out", spatial, 0),
+          .groups = groups_of(node)};
+}
+
 ConvGeometry conv_geometry(const Graph& graph, const Node& node) {
   ConvGeometry g;
   const Shape& in = shape_of(graph, node, 0);
   const Shape& kernel = shape_of(graph, node, kKernel);
   g.spatial = spatial_rank(in);
-  g.groups = groups_of(node);
+  const ConvAttrs attrs = conv_attrs(node, g.spatial);
+  g.groups = attrs.groups;
   g.batch = in[0];
   g.c_in = in[1];
   g.c_out = kernel[1] * g.groups;
   g.in.assign(in.begin() + 2, in.end());
   g.kernel.assign(kernel.begin() + 2, kernel.end());
   g.out.assign(node.shape.begin() + 2, node.shape.end());
-  g.stride = per_axis(node, "stride", g.spatial, 1);
-  g.padding = per_axis(node, "padding", g.spatial, 0);
-  g.dilation = per_axis(node, "dilation", g.spatial, 1);
+  g.stride = attrs.stride;
+  g.padding = attrs.padding;
+  g.dilation = attrs.dilation;
   return g;
 }
 
@@ -425,10 +430,10 @@ bool all_taps_land(const ConvGeometry& g, size_t axis) {
 void check_conv_tables(const Graph& graph) {
   int64_t phases = 0, extents = 0;
   for (const Node& node : graph.nodes) {
-    if (!is(node, "conv_transpose") && !is(node, "mean_conv")) continue;
+    if (!is(node, Family::kConvolution)) continue;
     const size_t spatial = spatial_rank(shape_of(graph, node, 0));
     int64_t all = 1;
-    for (const int64_t s : per_axis(node, "stride", spatial, 1)) all *= s;  // each conv's is checked
+    for (const int64_t s : conv_attrs(node, spatial).stride) all *= s;  // each conv's is checked
     phases += all;
     const Shape& kernel = shape_of(graph, node, kKernel);
     for (size_t a = 0; a < spatial; ++a) extents += kernel[a + 2];
@@ -444,8 +449,7 @@ void check_conv_tables(const Graph& graph) {
 }
 
 std::vector<Operation> ops_conv_transpose() {
-  Operation conv;
-  conv.name = "conv_transpose";
+  Operation conv{.id = Op::kConvTranspose, .family = Family::kConvolution, .name = "conv_transpose"};
   conv.summary = "transposed convolution; kernel is (C_in, C_out/groups, K...), `64 k3` declares its size";
   conv.example = "conv_transpose kernel bias s2 p1 op1";
   conv.args = {{.name = "weights", .kind = Arg::Kind::kTensor, .required = true},
@@ -465,6 +469,7 @@ std::vector<Operation> ops_conv_transpose() {
   conv.param_shape = conv_param_shape;
 
   Operation mean = conv;
+  mean.id = Op::kMeanConv;
   mean.name = "mean_conv";
   mean.summary = "mean over space of a transposed convolution with extents `out`, without the convolution";
   mean.example = "mean_conv kernel s2 p1 out63";

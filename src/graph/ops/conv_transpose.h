@@ -6,6 +6,14 @@
 
 namespace upweave {
 
+// What conv_transpose and mean_conv say, one extent for each spatial axis.
+struct ConvAttrs {
+  Shape stride, padding, output_padding, dilation;  // 1, 0, 0 and 1 unless said
+  Shape out;                                        // the output's extents where they are said, else 0
+  int64_t groups;                                   // 1 unless said
+};
+ConvAttrs conv_attrs(const Node& node, size_t spatial);
+
 // Per spatial axis: output o collects every input i and tap k with o = i*stride - padding + k*dilation.
 struct ConvGeometry {
   size_t spatial = 0;

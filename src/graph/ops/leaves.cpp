@@ -5,11 +5,18 @@ namespace upweave {
 
 std::vector<Operation> ops_leaves() {
   return {
-      {.name = "input",
+      {.id = Op::kInput,
+       .family = Family::kLeaf,
+       .name = "input",
        .summary = "the pipeline's input, N C [[D] H] W",
        .example = "@input",
        .internal = true},
-      {.name = "param", .summary = "a named tensor", .example = "param kernel", .internal = true},
+      {.id = Op::kParam,
+       .family = Family::kLeaf,
+       .name = "param",
+       .summary = "a named tensor",
+       .example = "param kernel",
+       .internal = true},
   };
 }
 

@@ -34,8 +34,7 @@ Shape check_affine(const Graph& graph, const Node& node, size_t slot) {
 Shape affine_shape(const Graph& graph, const Node& node, size_t slot) {
   const Shape& x = shape_of(graph, node, 0);
   if (slot == 0 || norm_sets(node, x).kind != NormSets::Kind::kLast) return {x[1]};
-  const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
-  return Shape(x.end() - last, x.end());
+  return Shape(x.end() - norm_attrs(node).count, x.end());
 }
 
 struct Moments {
@@ -63,9 +62,10 @@ int64_t affine_index(const NormSets& sets, int64_t i) {
 
 void apply(const Node& node, const NormSets& sets, const Moments& m, const Tensor* weight, const Tensor* bias,
            const Tensor& x, Tensor& out) {
+  const double eps = norm_attrs(node).eps;
   for (size_t i = 0; i < out.data.size(); ++i) {
     const int64_t s = sets.of(i), c = affine_index(sets, i);
-    double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + norm_eps(node));
+    double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + eps);
     if (weight) y *= weight->data[c];
     if (bias) y += bias->data[c];
     out.data[i] = y;
@@ -104,9 +104,12 @@ void norm_bound(const Node& node, Inputs in, Tensor& out, const Rounding& roundi
     const double left = m.var[s] + eps - dv[s], rstd = 1 / std::sqrt(std::max(left, eps));
     const double relative = dv[s] / (2 * std::max(left, eps)) + 4 * u;
     const double y = (x.data[i] - m.mean[s]) / std::sqrt(m.var[s] + eps);
-    // Whatever was normalised, what comes out of n values is sqrt(n) at most.
-    double err = std::min((x.err[i] + dm[s]) * rstd + std::fabs(y) * relative,
-                          std::fabs(y) + std::sqrt(n) * (1 + 32 * u));
+    // Whatever was normalised, what comes out of n values is sqrt(n) at most. A sum of squares that overflows
+    // leaves nothing else to say: in float32 all n become 0.
+    const double most = std::fabs(y) + std::sqrt(n) * (1 + 32 * u);
+    double err = n * (m.var[s] + dv[s]) > rounding.largest
+                     ? most
+                     : std::min((x.err[i] + dm[s]) * rstd + std::fabs(y) * relative, most);
     if (in[1]) err = err * std::fabs(in[1]->data[c]) + std::fabs(y) * in[1]->err[c];
     if (in[2]) err += in[2]->err[c] + 2 * u * std::fabs(in[2]->data[c]);
     out.err[i] = err + 2 * u * std::fabs(out.data[i]);
@@ -157,10 +160,7 @@ void rms_evaluate(const Node& node, Inputs in, Tensor& out) {
 }
 
 Reach norm_reach(const Node& node) {
-  const std::string axes = node.op->name == "batch_norm"      ? "batch"
-                           : node.op->name == "instance_norm" ? "instance"
-                           : node.op->name == "group_norm"    ? "group"
-                                                              : node.attrs.word("axes");
+  const std::string_view axes = norm_attrs(node).axes;
   if (axes == "channel") return Reach::kChannels;
   if (axes == "last") return Reach::kRow;
   return axes == "batch" ? Reach::kBatch : Reach::kSpace;
@@ -170,10 +170,9 @@ const Arg kWeight{.name = "weight", .kind = Arg::Kind::kTensor},
     kBias{.name = "bias", .kind = Arg::Kind::kTensor},
     kEps{.name = "eps", .kind = Arg::Kind::kReal, .named = true};
 
-Operation row(std::string_view name, std::string_view summary, std::string_view example,
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example,
               std::vector<Arg> args) {
-  Operation op;
-  op.name = name;
+  Operation op{.id = id, .family = Family::kNorm, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = std::move(args);
@@ -189,37 +188,48 @@ Operation row(std::string_view name, std::string_view summary, std::string_view 
 
 }  // namespace
 
+NormAttrs norm_attrs(const Node& node) {
+  auto integer = [&](std::string_view name, int64_t fallback) {
+    return node.attrs.has(name) ? node.attrs.ints(name).front() : fallback;
+  };
+  return {.axes = is(node, Op::kBatchNorm)      ? "batch"
+                  : is(node, Op::kInstanceNorm) ? "instance"
+                  : is(node, Op::kGroupNorm)    ? "group"
+                                                : std::string_view(node.attrs.word("axes")),
+          .groups = integer("groups", 0),
+          .count = integer("count", 1),
+          .eps = node.attrs.real_or("eps", 1e-5)};
+}
+
 NormSets norm_sets(const Node& node, const Shape& shape) {
   using Kind = NormSets::Kind;
   NormSets s{Kind::kChannel, shape[1], 1, 1, 1, 0, 0};
   for (size_t a = 2; a < shape.size(); ++a) s.voxels *= shape[a];
-  const std::string_view name = node.op->name;
-  std::string_view axes = name == "batch_norm" ? "batch" : name == "instance_norm" ? "instance" : "group";
-  if (name != "group_norm" && node.attrs.has("axes")) axes = node.attrs.word("axes");
-  if (axes == "channel") {
+  const NormAttrs attrs = norm_attrs(node);
+  if (attrs.axes == "channel") {
     s.sets = shape[0] * s.voxels;
     s.size = s.channels;
-  } else if (axes == "last") {
+  } else if (attrs.axes == "last") {
     s.kind = Kind::kLast;
-    const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
+    const int64_t last = attrs.count;
     if (last < 1 || last > static_cast<int64_t>(shape.size()) - 2) {
-      throw invalid("{} is over the last {} axes; the value has {} spatial axes", name, last,
+      throw invalid("{} is over the last {} axes; the value has {} spatial axes", node.op->name, last,
                     shape.size() - 2);
     }
     for (int64_t a = 0; a < last; ++a) s.trailing *= shape[shape.size() - 1 - a];
     s.sets = count(shape) / s.trailing;
     s.size = s.trailing;
-  } else if (axes == "batch") {
+  } else if (attrs.axes == "batch") {
     s.kind = Kind::kBatch;
     s.sets = s.channels;
     s.size = shape[0] * s.voxels;
-  } else if (axes == "instance") {
+  } else if (attrs.axes == "instance") {
     s.kind = Kind::kInstance;
     s.sets = shape[0] * s.channels;
     s.size = s.voxels;
   } else {
     s.kind = Kind::kGroup;
-    s.groups = node.attrs.ints("groups").front();
+    s.groups = attrs.groups;
     if (s.groups < 1) throw invalid("num_groups is {}; it must be at least 1", s.groups);
     if (s.channels % s.groups != 0) {
       throw invalid("num_groups is {}, which does not divide the {} channels", s.groups, s.channels);
@@ -235,24 +245,26 @@ std::vector<Operation> ops_norms() {
   const Arg trailing{.name = "count", .kind = Arg::Kind::kInts, .single = true};
   const Arg groups{.name = "groups", .kind = Arg::Kind::kInts, .required = true, .single = true};
   std::vector<Operation> ops = {
-      row("layer_norm", "norm over channels at each voxel, or over the last axes (`last 2`: two of them)",
+      row(Op::kLayerNorm, "layer_norm",
+          "norm over channels at each voxel, or over the last axes (`last 2`: two of them)",
           "layer_norm channel", {where, trailing}),
-      row("batch_norm", "norm of each channel over batch and space, with the batch's own statistics",
+      row(Op::kBatchNorm, "batch_norm",
+          "norm of each channel over batch and space, with the batch's own statistics",
           "batch_norm weight bias", {}),
-      row("group_norm", "norm of each sample's groups of channels over space", "group_norm 8 weight bias",
-          {groups}),
-      row("instance_norm", "norm of each sample's channels over space", "instance_norm weight bias", {}),
+      row(Op::kGroupNorm, "group_norm", "norm of each sample's groups of channels over space",
+          "group_norm 8 weight bias", {groups}),
+      row(Op::kInstanceNorm, "instance_norm", "norm of each sample's channels over space",
+          "instance_norm weight bias", {}),
   };
 
-  Operation rms =
-      row("rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel", {where, trailing});
+  Operation rms = row(Op::kRmsNorm, "rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel",
+                      {where, trailing});
   rms.evaluate = rms_evaluate;
   rms.bound = nullptr;
   rms.internal = true;
 
   const std::vector<std::string_view> sets = {"batch", "instance", "group"};
-  Operation moments;
-  moments.name = "moments";
+  Operation moments{.id = Op::kMoments, .family = Family::kNorm, .name = "moments"};
   moments.summary =
       "mean and biased variance of each set that batch, instance or group norm has; never 16-bit";
   moments.example = "moments batch";
@@ -267,8 +279,7 @@ std::vector<Operation> ops_norms() {
   moments.ops_per_element = 4;
   moments.internal = true;
 
-  Operation adjust;
-  adjust.name = "adjust_moments";
+  Operation adjust{.id = Op::kAdjustMoments, .family = Family::kNorm, .name = "adjust_moments"};
   adjust.summary = "moments of scale x + shift, from those of x";
   adjust.example = "adjust_moments bias";
   adjust.args = {{.name = "scale", .kind = Arg::Kind::kReal, .named = true},
@@ -287,8 +298,9 @@ std::vector<Operation> ops_norms() {
   adjust.internal = true;
   adjust.of_weights = true;  // two axes, not N C ...
 
-  Operation normalize = row("normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
-                            "normalize batch @m weight bias", {});
+  Operation normalize =
+      row(Op::kNormalize, "normalize", "(x - mean) / sqrt(var + eps) * weight + bias with given moments",
+          "normalize batch @m weight bias", {});
   normalize.args.insert(normalize.args.begin(),
                         {{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = sets},
                          {.name = "groups", .kind = Arg::Kind::kInts, .single = true},

@@ -28,9 +28,18 @@ struct NormSets {
   }
 };
 
+// What norms, moments and normalize say.
+struct NormAttrs {
+  std::string_view axes;  // channel, last, batch, instance or group
+  int64_t groups;         // of axes `group`; 0 if not said
+  int64_t count;          // trailing axes that axes `last` takes together
+  double eps;
+};
+NormAttrs norm_attrs(const Node& node);
+
 // Of layer_norm, batch_norm, group_norm, instance_norm, rms_norm, moments and normalize over a value of
 // `shape`.
 NormSets norm_sets(const Node& node, const Shape& shape);
-inline double norm_eps(const Node& node) { return node.attrs.real_or("eps", 1e-5); }
+inline double norm_eps(const Node& node) { return norm_attrs(node).eps; }
 
 }  // namespace upweave

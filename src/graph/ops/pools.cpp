@@ -1,8 +1,8 @@
+#include "graph/ops/pools.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include "graph/operation.h"
 
 // avg_pool, max_pool, min_pool: any window and stride, no padding, floor division. A pool with a `sign`
 // tensor (one value a channel) takes the other extreme where the sign is negative.
@@ -12,7 +12,7 @@ namespace {
 Shape pool_shape(const Graph& graph, const Node& node) {
   const Shape& in = shape_of(graph, node, 0);
   const size_t spatial = spatial_rank(in);
-  const Shape window = per_axis(node, "window", spatial, 1);
+  const auto [window, stride] = pool_attrs(node, spatial);
   if (node.in.size() > 1 && node.in[1] != kNone) {
     const Shape& sign = shape_of(graph, node, 1);
     if (count(sign) != 1 && count(sign) != in[1]) {
@@ -25,14 +25,13 @@ Shape pool_shape(const Graph& graph, const Node& node) {
     const char* ax = axis_suffix(a, spatial);
     if (window[a] < 1)
       throw invalid("the window of {} along {} is {}; it must be at least 1", node.op->name, ax, window[a]);
-    const int64_t stride = node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1)[a] : window[a];
-    if (stride < 1)
-      throw invalid("the stride of {} along {} is {}; it must be at least 1", node.op->name, ax, stride);
+    if (stride[a] < 1)
+      throw invalid("the stride of {} along {} is {}; it must be at least 1", node.op->name, ax, stride[a]);
     if (in[a + 2] < window[a]) {
       throw invalid("{} with a window of {} along {} leaves nothing of an extent of {}", node.op->name,
                     window[a], ax, in[a + 2]);
     }
-    out[a + 2] = (in[a + 2] - window[a]) / stride + 1;
+    out[a + 2] = (in[a + 2] - window[a]) / stride[a] + 1;
   }
   return out;
 }
@@ -41,25 +40,24 @@ Shape pool_shape(const Graph& graph, const Node& node) {
 template <class F>
 void for_each_window(const Node& node, const Shape& in, const Shape& out, F f) {
   const size_t spatial = spatial_rank(in);
-  const Shape window = per_axis(node, "window", spatial, 1);
-  const Shape stride = node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window;
+  const PoolAttrs pool = pool_attrs(node, spatial);
   const Shape strides = row_major(in);
   std::vector<int64_t> offsets;
-  for_each_index(window, [&](const Shape& w, int64_t) {
+  for_each_index(pool.window, [&](const Shape& w, int64_t) {
     int64_t offset = 0;
     for (size_t a = 0; a < spatial; ++a) offset += w[a] * strides[a + 2];
     offsets.push_back(offset);
   });
   for_each_index(out, [&](const Shape& index, int64_t o) {
     int64_t base = index[0] * strides[0] + index[1] * strides[1];
-    for (size_t a = 0; a < spatial; ++a) base += index[a + 2] * stride[a] * strides[a + 2];
+    for (size_t a = 0; a < spatial; ++a) base += index[a + 2] * pool.stride[a] * strides[a + 2];
     for (const int64_t offset : offsets) f(o, base + offset);
   });
 }
 
 double window_size(const Node& node, const Shape& in) {
   double n = 1;
-  for (const int64_t w : per_axis(node, "window", spatial_rank(in), 1)) n *= static_cast<double>(w);
+  for (const int64_t w : pool_attrs(node, spatial_rank(in)).window) n *= static_cast<double>(w);
   return n;
 }
 
@@ -105,9 +103,8 @@ void extreme_bound(const Node& node, Inputs in, Tensor& out, const Rounding&) {
                   [&](int64_t o, int64_t i) { out.err[o] = std::max(out.err[o], in[0]->err[i]); });
 }
 
-Operation row(std::string_view name, std::string_view summary, std::string_view example) {
-  Operation op;
-  op.name = name;
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example) {
+  Operation op{.id = id, .family = Family::kPool, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = {{.name = "window", .kind = Arg::Kind::kInts, .required = true},
@@ -119,13 +116,19 @@ Operation row(std::string_view name, std::string_view summary, std::string_view 
 
 }  // namespace
 
+PoolAttrs pool_attrs(const Node& node, size_t spatial) {
+  const Shape window = per_axis(node, "window", spatial, 1);
+  return {window, node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window};
+}
+
 std::vector<Operation> ops_pools() {
-  Operation avg = row("avg_pool", "mean of each window; the stride is the window unless said", "avg_pool 2");
+  Operation avg = row(Op::kAvgPool, "avg_pool", "mean of each window; the stride is the window unless said",
+                      "avg_pool 2");
   avg.evaluate = average;
   avg.bound = average_bound;
-  Operation max =
-      row("max_pool", "largest of each window; the stride is the window unless said", "max_pool 2x2x1 s2");
-  Operation min = row("min_pool", "smallest of each window", "min_pool 2");
+  Operation max = row(Op::kMaxPool, "max_pool",
+                      "largest of each window; the stride is the window unless said", "max_pool 2x2x1 s2");
+  Operation min = row(Op::kMinPool, "min_pool", "smallest of each window", "min_pool 2");
   max.evaluate = [](const Node& node, Inputs in, Tensor& out) { extreme(node, in, out, true); };
   min.evaluate = [](const Node& node, Inputs in, Tensor& out) { extreme(node, in, out, false); };
   for (Operation* op : {&max, &min}) {

@@ -89,9 +89,8 @@ void logsumexp_bound(const Node&, Inputs in, Tensor& out, const Rounding& roundi
     out.err[o] += 16 * rounding.unit * (1 + std::fabs(out.data[o]));
 }
 
-Operation row(std::string_view name, std::string_view summary, std::string_view example) {
-  Operation op;
-  op.name = name;
+Operation row(Op id, std::string_view name, std::string_view summary, std::string_view example) {
+  Operation op{.id = id, .family = Family::kReduction, .name = name};
   op.summary = summary;
   op.example = example;
   op.args = {{.name = "axes",
@@ -122,22 +121,24 @@ std::vector<size_t> reduced_axes(const Node& node, const Shape& shape) {
 }
 
 std::vector<Operation> ops_reductions() {
-  Operation sum = row("sum", "sum over channels, space, depth, height or width", "sum channel");
+  Operation sum = row(Op::kSum, "sum", "sum over channels, space, depth, height or width", "sum channel");
   sum.evaluate = [](const Node&, Inputs in, Tensor& out) { total(in, out, 1); };
   sum.bound = [](const Node&, Inputs in, Tensor& out, const Rounding& r) { total_bound(in, out, r, 1); };
-  Operation mean = row("mean", "mean over channels, space, depth, height or width", "mean space");
+  Operation mean = row(Op::kMean, "mean", "mean over channels, space, depth, height or width", "mean space");
   mean.evaluate = [](const Node&, Inputs in, Tensor& out) { total(in, out, 1 / terms(*in[0], out)); };
   mean.bound = [](const Node&, Inputs in, Tensor& out, const Rounding& r) {
     total_bound(in, out, r, 1 / terms(*in[0], out));
   };
-  Operation max = row("max", "largest over channels, space, depth, height or width", "max channel drop");
+  Operation max =
+      row(Op::kMax, "max", "largest over channels, space, depth, height or width", "max channel drop");
   max.evaluate = [](const Node&, Inputs in, Tensor& out) { extreme(in, out, -kInf, larger); };
   max.bound = extreme_bound;
-  Operation min = row("min", "smallest over channels, space, depth, height or width", "min channel");
+  Operation min =
+      row(Op::kMin, "min", "smallest over channels, space, depth, height or width", "min channel");
   min.evaluate = [](const Node&, Inputs in, Tensor& out) { extreme(in, out, kInf, smaller); };
   min.bound = extreme_bound;
-  Operation lse =
-      row("logsumexp", "log of the sum of exponentials over channels or space", "logsumexp channel");
+  Operation lse = row(Op::kLogsumexp, "logsumexp", "log of the sum of exponentials over channels or space",
+                      "logsumexp channel");
   lse.args[0].words = {"channel", "space"};
   lse.evaluate = logsumexp;
   lse.bound = logsumexp_bound;

@@ -62,7 +62,9 @@ void bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
     for (int64_t i = 0; i < size; ++i) {
       const int64_t at = start + i * stride;
       const double away = std::fabs(in[0]->data[at] - top);
-      out.err[at] = out.data[at] * (std::expm1(2 * e + 2 * rounding.unit * away) + 32 * rounding.unit);
+      // What comes out lies in [0, 1], whatever the exponents; fmin: 0 * inf says nothing else.
+      out.err[at] =
+          std::fmin(1, out.data[at] * (std::expm1(2 * e + 2 * rounding.unit * away) + 32 * rounding.unit));
     }
   });
 }
@@ -91,8 +93,7 @@ void apply_evaluate(const Node& node, Inputs in, Tensor& out) {
 
 std::vector<Operation> ops_softmax() {
   const Arg axes{.name = "axes", .kind = Arg::Kind::kWord, .required = true, .words = {"channel", "space"}};
-  Operation softmax;
-  softmax.name = "softmax";
+  Operation softmax{.id = Op::kSoftmax, .family = Family::kSoftmax, .name = "softmax"};
   softmax.summary = "exp(x) / sum exp(x) over channels, or over all of space";
   softmax.example = "softmax space";
   softmax.args = {axes};
@@ -104,6 +105,7 @@ std::vector<Operation> ops_softmax() {
   softmax.range = [](const Node&) -> std::optional<Range> { return Range{0, 1}; };
 
   Operation stats_row = softmax;
+  stats_row.id = Op::kSoftmaxStats;
   stats_row.name = "softmax_stats";
   stats_row.summary = "maximum and sum of exp(x - maximum) of each set";
   stats_row.example = "softmax_stats space";
@@ -116,6 +118,7 @@ std::vector<Operation> ops_softmax() {
   stats_row.internal = true;
 
   Operation apply = softmax;
+  apply.id = Op::kSoftmaxApply;
   apply.name = "softmax_apply";
   apply.summary = "exp(x - maximum) / sum with given statistics";
   apply.example = "softmax_apply space @s";

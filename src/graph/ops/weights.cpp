@@ -80,8 +80,7 @@ void pool_taps(const Node& node, Inputs in, Tensor& out) {
 }  // namespace
 
 std::vector<Operation> ops_weights() {
-  Operation centre;
-  centre.name = "center";
+  Operation centre{.id = Op::kCenter, .family = Family::kWeights, .name = "center"};
   centre.summary = "a kernel or a vector minus its mean over output channels";
   centre.example = "param kernel | center";
   centre.shape = [](const Graph& graph, const Node& node) { return shape_of(graph, node, 0); };
@@ -91,6 +90,7 @@ std::vector<Operation> ops_weights() {
   centre.of_weights = true;
 
   Operation taps = centre;
+  taps.id = Op::kPoolTaps;
   taps.name = "pool_taps";
   taps.summary = "the kernel of an average pool behind a transposed convolution with this padding";
   taps.example = "param kernel | pool_taps 2 p1";

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "graph/operation.h"
+#include "graph/ops/pools.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"
 
@@ -13,7 +14,7 @@ class Edit {
  public:
   explicit Edit(const Graph& graph) : graph_(graph) {}
 
-  Id add(std::string_view op, std::vector<Id> in, Attributes attrs = {}) {
+  Id add(Op op, std::vector<Id> in, Attributes attrs = {}) {
     Node node;
     node.op = &operation(op);
     node.in = std::move(in);
@@ -21,7 +22,7 @@ class Edit {
     return graph_.add(std::move(node));
   }
   // The same operation on other operands; labels stay with the value they were given to.
-  Id again(Id id, std::vector<Id> in) { return add(graph_[id].op->name, std::move(in), graph_[id].attrs); }
+  Id again(Id id, std::vector<Id> in) { return add(graph_[id].op->id, std::move(in), graph_[id].attrs); }
   Node& node(Id id) { return graph_[id]; }
 
   // Everyone who read `old` reads `with` instead; what nobody needs goes, shapes are inferred anew.
@@ -42,18 +43,16 @@ inline bool constant_over_space(const Shape& broadcast) {
   }
   return true;
 }
-inline bool one_of(const Node& node, std::initializer_list<std::string_view> names) {
-  for (const auto name : names) {
-    if (is(node, name)) return true;
+inline bool one_of(const Node& node, std::initializer_list<Op> ops) {
+  for (const Op op : ops) {
+    if (is(node, op)) return true;
   }
   return false;
 }
 inline bool is_norm(const Node& node) {
-  return one_of(node, {"layer_norm", "batch_norm", "group_norm", "instance_norm"});
+  return one_of(node, {Op::kLayerNorm, Op::kBatchNorm, Op::kGroupNorm, Op::kInstanceNorm});
 }
-inline bool is_extreme_pool(const Node& node) { return one_of(node, {"max_pool", "min_pool"}); }
-// A pool whose windows neither overlap nor leave gaps.
-bool tiles_space(const Graph& graph, const Node& pool);
+inline bool is_extreme_pool(const Node& node) { return one_of(node, {Op::kMaxPool, Op::kMinPool}); }
 
 // The laws; each file holds the ones of its subject.
 std::optional<Graph> drop_identity(const Graph&, Id, Firing&);

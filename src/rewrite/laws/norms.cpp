@@ -16,8 +16,7 @@ bool constant_over_sets(const Node& norm, const Shape& x, const Shape& operand) 
     case Kind::kChannel:
       return operand[1] == 1;
     case Kind::kLast: {
-      const size_t last = norm.attrs.has("count") ? static_cast<size_t>(norm.attrs.ints("count").front()) : 1;
-      for (size_t a = rank - last; a < rank; ++a) {
+      for (size_t a = rank - static_cast<size_t>(norm_attrs(norm).count); a < rank; ++a) {
         if (operand[a] != 1) return false;
       }
       return true;
@@ -41,7 +40,7 @@ std::optional<Graph> drop_shift(const Graph& graph, Id id, Firing& firing) {
   const Node& norm = graph[id];
   if (!is_norm(norm)) return std::nullopt;
   const Node& shift = graph[norm.in[0]];
-  if (!one_of(shift, {"add", "sub"}) || shape_of(graph, shift, 0) != norm.shape) return std::nullopt;
+  if (!one_of(shift, {Op::kAdd, Op::kSub}) || shape_of(graph, shift, 0) != norm.shape) return std::nullopt;
   if (is_number(shift) && !std::isfinite(shift.attrs.real("value"))) return std::nullopt;
   if (!constant_over_sets(norm, norm.shape, operand_shape(graph, shift))) return std::nullopt;
   Edit edit(graph);
@@ -62,8 +61,8 @@ std::optional<Graph> drop_scale(const Graph& graph, Id id, Firing& firing) {
   const Node& norm = graph[id];
   if (!is_norm(norm)) return std::nullopt;
   const Node& scale = graph[norm.in[0]];
-  if (!one_of(scale, {"mul", "div"}) || !is_number(scale)) return std::nullopt;
-  const double value = scale.attrs.real("value"), s = is(scale, "mul") ? value : 1 / value;
+  if (!one_of(scale, {Op::kMul, Op::kDiv}) || !is_number(scale)) return std::nullopt;
+  const double value = scale.attrs.real("value"), s = is(scale, Op::kMul) ? value : 1 / value;
   const double eps = norm_eps(norm), scaled = eps > 0 ? eps / (s * s) : 0;
   // The plain float range: engines keep eps in float32.
   if (!std::isfinite(s) || s == 0 || (eps > 0 && !(scaled > 1e-30 && scaled < 1e30))) return std::nullopt;
@@ -76,7 +75,7 @@ std::optional<Graph> drop_scale(const Graph& graph, Id id, Firing& firing) {
   if (s < 0) {
     Attributes minus;
     minus.set("value", -1.0);
-    result = edit.add("mul", {result, kNone}, minus);
+    result = edit.add(Op::kMul, {result, kNone}, minus);
   }
   firing.where = print_stage(graph, norm.in[0]) + " | " + print_stage(graph, id);
   firing.why = fmt::format("the scale {} is one value for all sets and not 0; eps becomes {:.4g}", s, scaled);
@@ -90,25 +89,25 @@ std::optional<Graph> drop_scale(const Graph& graph, Id id, Firing& firing) {
 // An infinity that reaches a voxel makes all its channels NaN, before and after.
 std::optional<Graph> center_weights(const Graph& graph, Id id, Firing& firing) {
   const Node& norm = graph[id];
-  if (!is(norm, "layer_norm") || norm.attrs.word("axes") != "channel") return std::nullopt;
+  if (!is(norm, Op::kLayerNorm) || norm.attrs.word("axes") != "channel") return std::nullopt;
   Id conv = norm.in[0], bias = kNone;
   if (!only_user(graph, conv)) return std::nullopt;
-  if (is(graph[conv], "add") && !is_number(graph[conv]) && graph[graph[conv].in[1]].of_parameters &&
+  if (is(graph[conv], Op::kAdd) && !is_number(graph[conv]) && graph[graph[conv].in[1]].of_parameters &&
       shape_of(graph, graph[conv], 1).size() == 1 && shape_of(graph, graph[conv], 1)[0] == norm.shape[1]) {
     bias = graph[conv].in[1];
     conv = graph[conv].in[0];
     if (!only_user(graph, conv)) return std::nullopt;
   }
   const Node& node = graph[conv];
-  if (!is(node, "conv_transpose") || node.in[2] != kNone || shape_of(graph, node, 1)[1] != norm.shape[1]) {
+  if (!is(node, Op::kConvTranspose) || node.in[2] != kNone || shape_of(graph, node, 1)[1] != norm.shape[1]) {
     return std::nullopt;  // grouped: C_out / groups differs from C_out
   }
   Edit edit(graph);
-  Id value = edit.again(conv, {node.in[0], edit.add("center", {node.in[1]}), kNone});
-  if (bias != kNone) value = edit.add("add", {value, edit.add("center", {bias})});
+  Id value = edit.again(conv, {node.in[0], edit.add(Op::kCenter, {node.in[1]}), kNone});
+  if (bias != kNone) value = edit.add(Op::kAdd, {value, edit.add(Op::kCenter, {bias})});
   firing.where = print_stage(graph, conv) + " | " + print_stage(graph, id);
   firing.why = "the norm is over all output channels of an ungrouped convolution that nobody else reads";
-  return edit.replace(id, edit.add("rms_norm", {value, norm.in[1], norm.in[2]}, norm.attrs));
+  return edit.replace(id, edit.add(Op::kRmsNorm, {value, norm.in[1], norm.in[2]}, norm.attrs));
 }
 
 // moments(s x + b) = (s mean + b, s^2 var) of x, so that moments that are given out and the norm that drops
@@ -118,28 +117,29 @@ std::optional<Graph> center_weights(const Graph& graph, Id id, Firing& firing) {
 // they are or adjusted: a norm subtracts the mean from x + b again, and would meet the rounding of both sums.
 std::optional<Graph> adjust_moments(const Graph& graph, Id id, Firing& firing) {
   const Node& moments = graph[id];
-  if (!is(moments, "moments")) return std::nullopt;
+  if (!is(moments, Op::kMoments)) return std::nullopt;
   const Node& f = graph[moments.in[0]];
-  if (!one_of(f, {"add", "sub", "mul", "div"}) || shape_of(graph, f, 0) != f.shape) return std::nullopt;
-  const auto outwards = [&](Id reader) { return reader == kNone || is(graph[reader], "adjust_moments"); };
+  if (!one_of(f, {Op::kAdd, Op::kSub, Op::kMul, Op::kDiv}) || shape_of(graph, f, 0) != f.shape)
+    return std::nullopt;
+  const auto outwards = [&](Id reader) { return reader == kNone || is(graph[reader], Op::kAdjustMoments); };
   if (!std::ranges::all_of(users(graph)[id], outwards)) return std::nullopt;
   Edit edit(graph);
   Attributes attrs;
   Id shift = kNone;
-  if (one_of(f, {"mul", "div"})) {
+  if (one_of(f, {Op::kMul, Op::kDiv})) {
     if (!is_number(f)) return std::nullopt;
-    const double value = f.attrs.real("value"), s = is(f, "mul") ? value : 1 / value;
+    const double value = f.attrs.real("value"), s = is(f, Op::kMul) ? value : 1 / value;
     if (!(s * s > 1e-30 && s * s < 1e30)) return std::nullopt;
     attrs.set("scale", s);
     firing.why = fmt::format("a factor of {} scales mean and deviation alike", s);
   } else if (is_number(f)) {
     const double b = f.attrs.real("value");
     if (!std::isfinite(b)) return std::nullopt;
-    attrs.set("shift", is(f, "add") ? b : -b);
+    attrs.set("shift", is(f, Op::kAdd) ? b : -b);
     firing.why = "a number moves the mean alone";
   } else {
     const Shape b = operand_shape(graph, f);
-    if (!is(f, "add") || !weight_side(graph)[f.in[1]] || b[0] != 1 ||
+    if (!is(f, Op::kAdd) || !weight_side(graph)[f.in[1]] || b[0] != 1 ||
         !constant_over_sets(moments, f.shape, b))
       return std::nullopt;
     shift = f.in[1];
@@ -150,23 +150,23 @@ std::optional<Graph> adjust_moments(const Graph& graph, Id id, Firing& firing) {
   }
   firing.where = print_stage(graph, moments.in[0]) + " | " + print_stage(graph, id);
   const Id inner = edit.again(id, {f.in[0]});
-  return edit.replace(id, edit.add("adjust_moments", {inner, shift}, attrs));
+  return edit.replace(id, edit.add(Op::kAdjustMoments, {inner, shift}, attrs));
 }
 
 // batch, group and instance norm: norm(x) = normalize(x, moments(x)). The moments end a pass; the rest is an
 // affine map that is constant over space, which pools and averages can pass. Exact.
 std::optional<Graph> split_norm(const Graph& graph, Id id, Firing& firing) {
   const Node& norm = graph[id];
-  if (!one_of(norm, {"batch_norm", "group_norm", "instance_norm"})) return std::nullopt;
+  if (!one_of(norm, {Op::kBatchNorm, Op::kGroupNorm, Op::kInstanceNorm})) return std::nullopt;
   Attributes attrs;
-  attrs.set("axes", std::string(norm.op->name.substr(0, norm.op->name.find('_'))));
+  attrs.set("axes", std::string(norm_attrs(norm).axes));
   if (norm.attrs.has("groups")) attrs.set("groups", norm.attrs.ints("groups"));
   Edit edit(graph);
-  const Id moments = edit.add("moments", {norm.in[0]}, attrs);
+  const Id moments = edit.add(Op::kMoments, {norm.in[0]}, attrs);
   if (norm.attrs.has("eps")) attrs.set("eps", norm.attrs.real("eps"));
   firing.where = print_stage(graph, id);
   firing.why = "its statistics need all of space; what follows needs one voxel";
-  return edit.replace(id, edit.add("normalize", {norm.in[0], moments, norm.in[1], norm.in[2]}, attrs));
+  return edit.replace(id, edit.add(Op::kNormalize, {norm.in[0], moments, norm.in[1], norm.in[2]}, attrs));
 }
 
 }  // namespace upweave

@@ -11,13 +11,14 @@ std::optional<Graph> merge_pools(const Graph& graph, Id id, Firing& firing) {
   const Node& outer = graph[id];
   if (!is_pool(outer)) return std::nullopt;
   const Node& inner = graph[outer.in[0]];
-  if (inner.op != outer.op || !tiles_space(graph, outer) || !tiles_space(graph, inner)) return std::nullopt;
+  if (inner.op != outer.op) return std::nullopt;
+  const PoolAttrs m = pool_attrs(outer), n = pool_attrs(inner);
+  if (!m.tiles() || !n.tiles()) return std::nullopt;
   if (!only_user(graph, outer.in[0])) return std::nullopt;
   if (is_extreme_pool(outer) && outer.in[1] != inner.in[1]) return std::nullopt;
-  const size_t spatial = spatial_rank(outer.shape);
-  Shape window = per_axis(outer, "window", spatial, 1);
-  const Shape n = per_axis(inner, "window", spatial, 1);
-  for (size_t a = 0; a < spatial; ++a) window[a] = checked_mul(window[a], n[a], "the pool's window");
+  Shape window = m.window;
+  for (size_t a = 0; a < window.size(); ++a)
+    window[a] = checked_mul(window[a], n.window[a], "the pool's window");
   Edit edit(graph);
   const Id merged = edit.again(outer.in[0], inner.in);
   edit.node(merged).attrs.set("window", window);
@@ -33,7 +34,7 @@ std::optional<Graph> shorten_stride(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
   if (!is_pool(pool) || !pool.attrs.has("stride")) return std::nullopt;
   const Shape& in = shape_of(graph, pool, 0);
-  const Shape given = per_axis(pool, "stride", spatial_rank(in), 1);
+  const Shape given = pool_attrs(pool).stride;
   Shape stride = given;
   for (size_t a = 0; a < stride.size(); ++a) stride[a] = std::min(stride[a], in[a + 2]);
   if (stride == given) return std::nullopt;
@@ -56,12 +57,12 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
   if (!is_extreme_pool(pool)) return std::nullopt;
   const Id fid = pool.in[0];
   const Node& f = graph[fid];
-  if (f.in.empty() || !only_user(graph, fid) || f.op->reach(f) != Reach::kPoint || is(f, "softmax_apply")) {
+  if (f.in.empty() || !only_user(graph, fid) || f.op->reach(f) != Reach::kPoint || is(f, Op::kSoftmaxApply)) {
     return std::nullopt;
   }
-  std::string_view kind = pool.op->name;
+  Op kind = pool.op->id;
   Id sign = pool.in[1];
-  if (is(f, "normalize")) {
+  if (is(f, Op::kNormalize)) {
     if (f.in[2] != kNone) {
       if (sign != kNone) return std::nullopt;
       sign = f.in[2];
@@ -75,11 +76,11 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
     return std::nullopt;
   } else if (f.op->monotone && f.op->monotone(f)) {
     firing.why = fmt::format("{} never decreases", f.op->name);
-  } else if (one_of(f, {"mul", "div"}) && is_number(f) && f.attrs.real("value") < 0 &&
+  } else if (one_of(f, {Op::kMul, Op::kDiv}) && is_number(f) && f.attrs.real("value") < 0 &&
              std::isfinite(f.attrs.real("value"))) {
-    kind = is(pool, "max_pool") ? "min_pool" : "max_pool";
+    kind = is(pool, Op::kMaxPool) ? Op::kMinPool : Op::kMaxPool;
     firing.why = fmt::format("a factor of {} turns the largest into the smallest", f.attrs.real("value"));
-  } else if (is(f, "mul") && !is_number(f) && sign == kNone && graph[f.in[1]].of_parameters &&
+  } else if (is(f, Op::kMul) && !is_number(f) && sign == kNone && graph[f.in[1]].of_parameters &&
              operand_shape(graph, f)[0] == 1) {
     sign = f.in[1];
     firing.why =
@@ -87,8 +88,8 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
   } else {
     return std::nullopt;
   }
-  const bool weighed = is(f, "normalize") && f.in[2] != kNone;
-  if (weighed || (one_of(f, {"add", "sub", "mul"}) && !is_number(f))) {
+  const bool weighed = is(f, Op::kNormalize) && f.in[2] != kNone;
+  if (weighed || (one_of(f, {Op::kAdd, Op::kSub, Op::kMul}) && !is_number(f))) {
     firing.why += "; where it makes NaN of 0 * inf or inf - inf, only if the pool picks that element";
   }
   Edit edit(graph);
@@ -105,18 +106,18 @@ std::optional<Graph> pool_before_monotone(const Graph& graph, Id id, Firing& fir
 // checked, a tensor cannot be.
 std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& firing) {
   const Node& average = graph[id];
-  const bool mean = is(average, "mean") && average.attrs.word("axes") == "space";
-  if (!mean && !is(average, "avg_pool")) return std::nullopt;
+  const bool mean = is(average, Op::kMean) && average.attrs.word("axes") == "space";
+  if (!mean && !is(average, Op::kAvgPool)) return std::nullopt;
   const Id fid = average.in[0];
   const Node& f = graph[fid];
   if (!mean && !only_user(graph, fid)) return std::nullopt;
-  if (one_of(f, {"add", "sub", "mul", "div"})) {
+  if (one_of(f, {Op::kAdd, Op::kSub, Op::kMul, Op::kDiv})) {
     if (shape_of(graph, f, 0) != f.shape || !constant_over_space(operand_shape(graph, f)))
       return std::nullopt;
     if (is_number(f) &&
-        (!std::isfinite(f.attrs.real("value")) || (is(f, "div") && f.attrs.real("value") == 0)))
+        (!std::isfinite(f.attrs.real("value")) || (is(f, Op::kDiv) && f.attrs.real("value") == 0)))
       return std::nullopt;
-  } else if (!is(f, "normalize")) {
+  } else if (!is(f, Op::kNormalize)) {
     return std::nullopt;
   }
   Edit edit(graph);
@@ -124,7 +125,7 @@ std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& fi
   in[0] = edit.again(id, {f.in[0]});
   firing.where = print_stage(graph, fid) + " | " + print_stage(graph, id);
   firing.why = fmt::format("{} is linear in x and the same over all of space", f.op->name);
-  if (one_of(f, {"mul", "div", "normalize"}) && !is_number(f))
+  if (one_of(f, {Op::kMul, Op::kDiv, Op::kNormalize}) && !is_number(f))
     firing.why += "; an infinite factor now meets the average, not each element";
   return edit.replace(id, edit.again(fid, in));
 }
@@ -135,12 +136,13 @@ std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& fi
 // sum.
 std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
-  if (!is(pool, "avg_pool") || !tiles_space(graph, pool)) return std::nullopt;
+  if (!is(pool, Op::kAvgPool)) return std::nullopt;
+  const auto [window, step] = pool_attrs(pool);
+  if (step != window) return std::nullopt;
   const Id cid = pool.in[0];
   const Node& conv = graph[cid];
-  if (!is(conv, "conv_transpose") || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
+  if (!is(conv, Op::kConvTranspose) || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
   const ConvGeometry g = conv_geometry(graph, conv);
-  const Shape window = per_axis(pool, "window", g.spatial, 1);
   Attributes taps;
   taps.set("window", window);
   taps.set("padding", g.padding);
@@ -156,13 +158,13 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
   if (g.groups != 1) attrs.set("groups", Shape{g.groups});
   attrs.set("out", Shape(pool.shape.begin() + 2, pool.shape.end()));
   Edit edit(graph);
-  const Id kernel = edit.add("pool_taps", {conv.in[1]}, taps);
+  const Id kernel = edit.add(Op::kPoolTaps, {conv.in[1]}, taps);
   firing.where = print_stage(graph, cid) + " | " + print_stage(graph, id);
   firing.why = fmt::format(
       "windows of {} divide the stride {} and nothing nonlinear stands between; an infinity that met "
       "taps of both signs was NaN and now meets their sum",
       to_string(window), to_string(g.stride));
-  return edit.replace(id, edit.add("conv_transpose", {conv.in[0], kernel, kNone}, attrs));
+  return edit.replace(id, edit.add(Op::kConvTranspose, {conv.in[0], kernel, kNone}, attrs));
 }
 
 // The mean over space of a convolution is linear in x: each tap meets the sum of x over the box of inputs
@@ -174,10 +176,10 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
 // signs, and now meets their sum.
 std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing) {
   const Node& mean = graph[id];
-  if (!is(mean, "mean") || mean.attrs.word("axes") != "space") return std::nullopt;
+  if (!is(mean, Op::kMean) || mean.attrs.word("axes") != "space") return std::nullopt;
   const Id cid = mean.in[0];
   const Node& conv = graph[cid];
-  if (!is(conv, "conv_transpose") || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
+  if (!is(conv, Op::kConvTranspose) || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
   const ConvGeometry g = conv_geometry(graph, conv);
   for (size_t a = 0; a < g.spatial; ++a) {
     if (!all_taps_land(g, a)) return std::nullopt;
@@ -189,7 +191,7 @@ std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing
   firing.why =
       "a mean over all of space is linear and nobody else reads the convolution: only sums of the input are "
       "needed, border slabs apart; an infinite tap now meets that sum, not each element";
-  return edit.replace(id, edit.add("mean_conv", {conv.in[0], conv.in[1], kNone}, attrs));
+  return edit.replace(id, edit.add(Op::kMeanConv, {conv.in[0], conv.in[1], kNone}, attrs));
 }
 
 // A pool reads (out - 1) * stride + window elements of an axis; floor division drops the rest. If between the
@@ -198,17 +200,15 @@ std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing
 std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
   if (!is_pool(pool)) return std::nullopt;
-  const size_t spatial = spatial_rank(pool.shape);
-  const Shape window = per_axis(pool, "window", spatial, 1);
-  const Shape stride = pool.attrs.has("stride") ? per_axis(pool, "stride", spatial, 1) : window;
+  const auto [window, stride] = pool_attrs(pool);
   Id at = pool.in[0];
   while (true) {
     const Node& node = graph[at];
     if (!only_user(graph, at) || node.in.empty()) return std::nullopt;
-    if (is(node, "conv_transpose")) break;
+    if (is(node, Op::kConvTranspose)) break;
     const Reach reach = node.op->reach(node);
     if (reach != Reach::kPoint && reach != Reach::kChannels) return std::nullopt;
-    if (is(node, "softmax_apply")) return std::nullopt;  // its statistics see all of space
+    if (is(node, Op::kSoftmaxApply)) return std::nullopt;  // its statistics see all of space
     if (node.in.size() == 2 && node.in[1] != kNone &&
         (shape_of(graph, node, 0) != node.shape || !constant_over_space(operand_shape(graph, node)))) {
       return std::nullopt;
@@ -216,8 +216,8 @@ std::optional<Graph> crop_outputs(const Graph& graph, Id id, Firing& firing) {
     at = node.in[0];
   }
   const Node& conv = graph[at];
-  Shape needed(spatial);
-  for (size_t a = 0; a < spatial; ++a) needed[a] = (pool.shape[a + 2] - 1) * stride[a] + window[a];
+  Shape needed(window.size());
+  for (size_t a = 0; a < window.size(); ++a) needed[a] = (pool.shape[a + 2] - 1) * stride[a] + window[a];
   const Shape whole(conv.shape.begin() + 2, conv.shape.end());
   if (needed == whole) return std::nullopt;
   Edit edit(graph);

@@ -8,7 +8,7 @@ namespace upweave {
 // units. NaN stays NaN in both: a clamp passes it on.
 std::optional<Graph> bounded_softmax(const Graph& graph, Id id, Firing& firing) {
   const Node& softmax = graph[id];
-  if (!is(softmax, "softmax") || softmax.attrs.word("axes") != "space") return std::nullopt;
+  if (!is(softmax, Op::kSoftmax) || softmax.attrs.word("axes") != "space") return std::nullopt;
   const Node& x = graph[softmax.in[0]];
   if (!x.op->range) return std::nullopt;
   const std::optional<Range> range = x.op->range(x);
@@ -16,26 +16,26 @@ std::optional<Graph> bounded_softmax(const Graph& graph, Id id, Firing& firing) 
   Edit edit(graph);
   Attributes top;
   top.set("value", range->hi);
-  const Id shifted = edit.add("sub", {softmax.in[0], kNone}, top);
-  const Id e = edit.add("exp", {shifted});
-  const Id sum = edit.add("sum", {e}, softmax.attrs);
+  const Id shifted = edit.add(Op::kSub, {softmax.in[0], kNone}, top);
+  const Id e = edit.add(Op::kExp, {shifted});
+  const Id sum = edit.add(Op::kSum, {e}, softmax.attrs);
   firing.where = print_stage(graph, softmax.in[0]) + " | " + print_stage(graph, id);
   firing.why =
       fmt::format("its input lies in [{}, {}], so {} serves as the shift and the pass for the maximum goes",
                   range->lo, range->hi, range->hi);
-  return edit.replace(id, edit.add("div", {e, sum}));
+  return edit.replace(id, edit.add(Op::kDiv, {e, sum}));
 }
 
 // softmax over space without a bound: maximum and sum are found in one sweep (a larger maximum rescales the
 // sum so far), the division needs one voxel. Exact.
 std::optional<Graph> split_softmax(const Graph& graph, Id id, Firing& firing) {
   const Node& softmax = graph[id];
-  if (!is(softmax, "softmax") || softmax.attrs.word("axes") != "space") return std::nullopt;
+  if (!is(softmax, Op::kSoftmax) || softmax.attrs.word("axes") != "space") return std::nullopt;
   Edit edit(graph);
-  const Id stats = edit.add("softmax_stats", {softmax.in[0]}, softmax.attrs);
+  const Id stats = edit.add(Op::kSoftmaxStats, {softmax.in[0]}, softmax.attrs);
   firing.where = print_stage(graph, id);
   firing.why = "its maximum and sum need all of space; what follows needs one voxel";
-  return edit.replace(id, edit.add("softmax_apply", {softmax.in[0], stats}, softmax.attrs));
+  return edit.replace(id, edit.add(Op::kSoftmaxApply, {softmax.in[0], stats}, softmax.attrs));
 }
 
 }  // namespace upweave

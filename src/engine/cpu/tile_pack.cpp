@@ -1,4 +1,4 @@
-#include "engine/cpu/tile_lay.h"
+#include "engine/cpu/tile_pack.h"
 
 #include <algorithm>
 #include <cstring>
@@ -69,8 +69,8 @@ void pointwise_head(const ConvStage& conv, const Bases& bases, int64_t n, int64_
 
 // Rows [first, end) of bfloat16 channels, columns [from, to), each pair of channels an element: they are
 // turned as pairs.
-void lay_pairs(const ConvStage& conv, const char* input, int64_t d, int64_t h, int64_t w, int64_t from,
-               int64_t to, int64_t first, int64_t end, char* dst, int64_t row_bytes, float* stage) {
+void pack_pairs(const ConvStage& conv, const char* input, int64_t d, int64_t h, int64_t w, int64_t from,
+                int64_t to, int64_t first, int64_t end, char* dst, int64_t row_bytes, float* stage) {
   static constexpr uint16_t kNone[kStageWidth] = {};
   const int64_t ld = conv.kernel->channels_in();
   const Dims& dims = conv.input.dims;
@@ -99,12 +99,12 @@ void lay_pairs(const ConvStage& conv, const char* input, int64_t d, int64_t h, i
 
 }  // namespace
 
-int64_t lay_scratch_floats(const ConvStage& conv) {
-  return kStageFloats * (kLayRows + 1) + 2 * (padded(span(conv, kStageWidth)) + kLane);
+int64_t pack_scratch_floats(const ConvStage& conv) {
+  return kStageFloats * (kPackRows + 1) + 2 * (padded(span(conv, kStageWidth)) + kLane);
 }
 
-void lay_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
-              int64_t rows, char* dst, float* scratch) {
+void pack_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t n, int64_t d, int64_t h,
+               int64_t rows, char* dst, float* scratch) {
   const bool bf16 = conv.kernel->input_type() == Dtype::kBF16;
   const int64_t ld = conv.kernel->channels_in(), size = bf16 ? 2 : 4, width = box.extent[2];
   const int64_t at_d = box.lo[0] + d, row_bytes = width * ld * size;
@@ -123,7 +123,7 @@ void lay_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t
     }
   }
   float* stage = scratch;
-  float* turned = stage + kLayRows * kStageFloats;
+  float* turned = stage + kPackRows * kStageFloats;
   float* acc = turned + kStageFloats;
   float* line = acc + padded(span(conv, kStageWidth)) + kLane;
   const char* data = conv.input.read(bases);
@@ -131,7 +131,7 @@ void lay_rows(const ConvStage& conv, const Bases& bases, const Box& box, int64_t
   const int64_t element = size_of(conv.input.type), at_h = box.lo[1] + h;
   if (bf16 && !conv.pool) {  // and nothing else in front of the convolution
     const char* sample = data + n * dims.c * dims.voxels() * element;
-    return lay_pairs(conv, sample, at_d, at_h, box.lo[2], from, to, first, end, dst, row_bytes, stage);
+    return pack_pairs(conv, sample, at_d, at_h, box.lo[2], from, to, first, end, dst, row_bytes, stage);
   }
   for (int64_t c = 0; c < conv.in.c; c += kLane) {
     const int64_t channels = std::min(kLane, conv.in.c - c);

@@ -1,4 +1,4 @@
-#include "engine/cpu/portions.h"
+#include "engine/cpu/micro_batch.h"
 
 #include <atomic>
 
@@ -15,16 +15,22 @@ std::atomic<int64_t> limit_for_test{0};
 std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
   FusedPlan part = whole;
   Graph& graph = part.graph;
-  graph[0].shape[0] = samples;
-  for (Id id = 1; id < graph.size(); ++id) {
+  const Id inputs = input_count(graph);
+  const int64_t all = batch_size(graph);
+  for (Id id = 0; id < inputs; ++id) {
+    if (graph[id].shape[0] == all) graph[id].shape[0] = samples;
+  }
+  for (Id id = inputs; id < graph.size(); ++id) {
     Node& node = graph[id];
     if (whole.weights[static_cast<size_t>(id)]) continue;
-    const bool convolves = is(node, "conv_transpose") || is(node, "mean_conv");
+    if (!is_statistics(node) && node.shape[0] != all) return std::nullopt;
+    const size_t rank = graph[node.in[0]].shape.size();
+    const bool convolves = is(node, Family::kConvolution);
     for (size_t slot = 1; slot < node.in.size() && !convolves; ++slot) {
       const Id in = node.in[slot];
       if (in == kNone || !whole.weights[static_cast<size_t>(in)]) continue;
       const Shape& shape = graph[in].shape;
-      if (shape.size() == graph[0].shape.size() && shape[0] != 1) return std::nullopt;
+      if (rank > 2 && shape.size() == rank && shape[0] != 1) return std::nullopt;
     }
     node.shape = node.op->shape(graph, node);
   }
@@ -36,19 +42,18 @@ std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
   return part;
 }
 
-void run_portions(const Portions& portions, const std::vector<std::unique_ptr<Launch>>& launches,
-                  const Bases& bases, char* scratch, int threads) {
-  const int64_t count = portions.count();
-  // The launches [from, to) of portion p; statistics are counted by the last of them, if at all.
+void run_micro_batches(const MicroBatches& batches, const std::vector<std::unique_ptr<Launch>>& launches,
+                       const Bases& bases, char* scratch, int threads) {
+  const int64_t count = batches.count();
+  // The launches [from, to) of micro-batch p; statistics are counted by the last of them, if at all.
   auto run = [&](int64_t p, size_t from, size_t to, bool counts) {
-    // The last portion is filled up with samples of the one before it.
-    const int64_t first = std::min(p * portions.samples, portions.all - portions.samples);
+    // The last micro-batch is filled up with samples of the one before it.
+    const int64_t first = std::min(p * batches.samples, batches.all - batches.samples);
     Bases b = bases;
     b.first = first;
-    b.input += first * portions.input_bytes;
-    b.output += first * portions.output_bytes;
-    b.workspace += p % portions.rooms * portions.room_bytes;
-    b.before = p * portions.samples;
+    b.output += first * batches.output_bytes;
+    b.workspace += p % batches.slots * batches.slot_bytes;
+    b.before = p * batches.samples;
     b.skip = b.before - first;
     b.closes = p + 1 == count;
     for (size_t i = from; i < to; ++i) {
@@ -57,16 +62,16 @@ void run_portions(const Portions& portions, const std::vector<std::unique_ptr<La
       throw_if_interrupted();
     }
   };
-  size_t ready = 0;  // launches that every portion with a room of its own has behind it
+  size_t ready = 0;  // launches that every micro-batch with a slot of its own has behind it
   for (size_t i = 0; i < launches.size(); ++i) {
     if (!launches[i]->over_batch()) continue;
-    for (int64_t p = 0; p < count; ++p) run(p, count <= portions.rooms ? ready : 0, i + 1, true);
+    for (int64_t p = 0; p < count; ++p) run(p, count <= batches.slots ? ready : 0, i + 1, true);
     ready = i + 1;
   }
-  const int64_t kept = ready == 0 ? 0 : std::min(count, portions.rooms);
+  const int64_t kept = ready == 0 ? 0 : std::min(count, batches.slots);
   for (int64_t p = count - kept; p < count; ++p) {
-    // What the last portion shares with the one before it has been replaced by results.
-    const bool shares = p + 1 == count && portions.all % portions.samples != 0;
+    // What the last micro-batch shares with the one before it has been replaced by results.
+    const bool shares = p + 1 == count && batches.all % batches.samples != 0;
     run(p, shares ? 0 : ready, launches.size(), false);
   }
   for (int64_t p = 0; p < count - kept; ++p) run(p, 0, launches.size(), false);

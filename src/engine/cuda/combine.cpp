@@ -40,7 +40,7 @@ std::vector<Launch> combine_reductions(Lowering& l, const ConvKernel& k) {
         "$at$ll))[((tile0 + k / $each) * $columns + c0 + k % $each) * 3 + w]; };",
         {{"first", first},
          {"count", tiles * each},
-         {"at", l.partials[id]},
+         {"at", k.partials.at(id)},
          {"each", each},
          {"columns", columns}});
     const std::string out = l.source.address(id), type = l.source.type(id);

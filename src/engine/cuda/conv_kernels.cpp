@@ -88,7 +88,8 @@ Launch fma_launch(Lowering& l, const ConvKernel& k) {
   const bool staged = std::exchange(form.staged, false);
   return conv_launch(
       l, k, {"conv_fma", 1, t.fma_blocks(l.chip.multiprocessors), t.warpgroups * 128, t.fma_shared()},
-      t.kernel_text(l, k.fusion, staged ? epilogue(l, k.fusion, t, form) : k.text, k.name(), true));
+      t.kernel_text(l, k.fusion, staged ? epilogue(l, k.fusion, t.conv, form, k.partials) : k.text, k.name(),
+                    true));
 }
 
 Launch combine_windows(Lowering& l, const ConvKernel& k) {

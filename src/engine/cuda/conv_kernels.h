@@ -13,6 +13,7 @@ struct ConvKernel {
   Fusion fusion;
   std::unique_ptr<Schedule> schedule;
   Prepared prepared;
+  Partials partials;
   EpilogueText text;
   int index = 0;  // of conv_0, conv_fma_0, ...
 

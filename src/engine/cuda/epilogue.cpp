@@ -177,8 +177,19 @@ std::string EpilogueWriter::read(Id id, const Shape& shape) {
   return one_a_column(id, shape) ? constant(memory) : memory;
 }
 
-EpilogueText epilogue(Lowering& l, const Fusion& f, const Schedule& t, const EpilogueForm& form) {
-  return EpilogueWriter(l, f, t, form).write();
+Partials reserve_partials(Lowering& l, const Fusion& f, const Schedule& t) {
+  Partials partials;
+  for (const Id id : f.nodes) {
+    if (!f.reduction[id]) continue;
+    l.keep(id);
+    partials[id] = l.reserve(t.partials() * t.conv.column_blocks * t.conv.n * 12);
+  }
+  return partials;
+}
+
+EpilogueText epilogue(Lowering& l, const Fusion& f, const Convolution& conv, const EpilogueForm& form,
+                      const Partials& partials) {
+  return EpilogueWriter(l, f, conv, form, partials).write();
 }
 
 }  // namespace upweave::cuda

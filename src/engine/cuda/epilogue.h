@@ -1,5 +1,6 @@
 #pragma once
 // The text between a convolution's sums and memory.
+#include <map>
 #include <string>
 
 #include "engine/cuda/fusion.h"
@@ -20,6 +21,11 @@ struct EpilogueText {
   std::string combine;  // if not empty, the kernel behind, for windows whose tiles left parts
   int combine_blocks = 0;
 };
-EpilogueText epilogue(Lowering& l, const Fusion& f, const Schedule& t, const EpilogueForm& form);
+// Where the tiles' parts of each reduction over space lie in the workspace.
+using Partials = std::map<Id, int64_t>;
+Partials reserve_partials(Lowering& l, const Fusion& f, const Schedule& t);
+
+EpilogueText epilogue(Lowering& l, const Fusion& f, const Convolution& conv, const EpilogueForm& form,
+                      const Partials& partials);
 
 }  // namespace upweave::cuda

@@ -304,9 +304,7 @@ std::string EpilogueWriter::reduction_update(Id id) const {
 
 std::string EpilogueWriter::reduction_flush(Id id) {
   const Node& node = l_.graph[id];
-  l_.keep(id);
-  const int64_t at = l_.reserve(t_.partials() * conv_.column_blocks * conv_.n * 12);
-  l_.partials[id] = at;
+  const int64_t at = partials_.at(id);
   const char* kind = is(node, Op::kMoments)        ? "CombineMoments"
                      : is(node, Op::kSoftmaxStats) ? "CombineExp"
                      : is(node, Op::kMax)          ? "CombineMax"

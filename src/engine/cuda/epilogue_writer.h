@@ -24,12 +24,13 @@ const char* reduction_start(const Node& node);
 // row lies in four lanes, so a sum over channels is two shuffles.
 class EpilogueWriter {
  public:
-  EpilogueWriter(Lowering& l, const Fusion& f, const Schedule& t, const EpilogueForm& form)
+  EpilogueWriter(Lowering& l, const Fusion& f, const Convolution& conv, const EpilogueForm& form,
+                 const Partials& partials)
       : l_(l),
         f_(f),
-        t_(t),
-        conv_(t.conv),
+        conv_(conv),
         form_(form),
+        partials_(partials),
         padded_(conv_.n * conv_.column_blocks != conv_.c_out) {}
 
   EpilogueText write();
@@ -137,9 +138,9 @@ class EpilogueWriter {
 
   Lowering& l_;
   const Fusion& f_;
-  const Schedule& t_;
   const Convolution& conv_;
   const EpilogueForm form_;
+  const Partials& partials_;
   bool padded_;
   std::string norm_state_;              // what a norm right behind the convolution declares before the loop
   std::set<Id> functions_;              // values that are functions of phase and column

@@ -94,7 +94,6 @@ struct Lowering {
   std::string kernels;  // text that follows the value functions
   Lowered out;
   int convs = 0;
-  std::map<Id, int64_t> partials;  // where the tiles' parts of a reduction lie in the workspace
   // fp16 copies and packed weights that exist already: places by what they hold and how.
   std::map<std::string, Prepared> prepared;
 

@@ -72,7 +72,7 @@ void keep_stores(Lowering& l, const Fusion& fusion, Schedule& schedule, const st
 // Gives the convolution's values their places, and writes down what its kernels are made of: constants,
 // products, the kernels that prepare its operands unless an earlier pass has, and the epilogue.
 ConvKernel prepare_kernel(Lowering& l, const Pass& pass, Fusion fusion, std::unique_ptr<Schedule> schedule) {
-  ConvKernel k{std::move(fusion), std::move(schedule), {}, {}, l.convs++};
+  ConvKernel k{std::move(fusion), std::move(schedule), {}, {}, {}, l.convs++};
   Schedule& t = *k.schedule;
   const Id x = l.graph[pass.conv].in[0], kernel = l.graph[pass.conv].in[1];
   const std::string g = k.name();
@@ -91,7 +91,8 @@ ConvKernel prepare_kernel(Lowering& l, const Pass& pass, Fusion fusion, std::uni
     std::ranges::move(conversion.run, std::back_inserter(l.out.run));
     std::ranges::move(conversion.pack, std::back_inserter(l.out.pack));
   }
-  k.text = epilogue(l, k.fusion, t, t.epilogue_form());
+  k.partials = reserve_partials(l, k.fusion, t);
+  k.text = epilogue(l, k.fusion, t.conv, t.epilogue_form(), k.partials);
   return k;
 }
 

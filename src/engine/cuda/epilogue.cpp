@@ -1,3 +1,5 @@
+#include "engine/cuda/epilogue.h"
+
 #include <algorithm>
 
 #include "engine/cuda/code.h"

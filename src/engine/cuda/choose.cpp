@@ -4,16 +4,12 @@
 
 #include "engine/cuda/schedule/depth_streaming.h"
 #include "graph/operation.h"
+#include "graph/ops/pools.h"
 
 namespace upweave::cuda {
 namespace {
 
-Shape pool_window(const Node& node) { return per_axis(node, "window", spatial_rank(node.shape), 1); }
-
-bool tiles_space(const Node& node) {
-  return !node.attrs.has("stride") ||
-         per_axis(node, "stride", spatial_rank(node.shape), 1) == pool_window(node);
-}
+Shape pool_window(const Node& node) { return pool_attrs(node).window; }
 
 // The windows that the convolution's registers could take: the whole, if at most four positions of each phase
 // are alive at once, or one stride of it, whose windows are made of one output of each phase.
@@ -134,7 +130,8 @@ std::unique_ptr<Schedule> choose_fusion_and_schedule(Lowering& l, Pass& pass, Fu
   // The pool that may join, if there is one: its whole window, then one stride of it, then none.
   Id pool = kNone;
   for (const Id id : pass.nodes) {
-    if (pool == kNone && is_pool(l.graph[id]) && tiles_space(l.graph[id]) && !ancestors(l.graph, pass)[id])
+    if (pool == kNone && is_pool(l.graph[id]) && pool_attrs(l.graph[id]).tiles() &&
+        !ancestors(l.graph, pass)[id])
       pool = id;
   }
   const std::vector<Shape> windows =

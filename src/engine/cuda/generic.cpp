@@ -163,7 +163,7 @@ std::string over_last(const Lowering& l, Id id) {
   const Node& node = l.graph[id];
   const Shape& in = l.graph[node.in[0]].shape;
   const NormSets sets = norm_sets(node, in);
-  const int64_t last = node.attrs.has("count") ? node.attrs.ints("count").front() : 1;
+  const int64_t last = norm_attrs(node).count;
   Shape outer = in, reduced(in.size(), 1);
   for (size_t a = in.size() - last; a < in.size(); ++a) {
     reduced[a] = in[a];
@@ -237,9 +237,7 @@ void mean_conv(Lowering& l, Id id) {
   const Shape& in = l.graph[node.in[0]].shape;
   const Shape& kernel = l.graph[node.in[1]].shape;
   const size_t spatial = spatial_rank(in);
-  const Shape stride = per_axis(node, "stride", spatial, 1), padding = per_axis(node, "padding", spatial, 0);
-  const Shape dilation = per_axis(node, "dilation", spatial, 1), extent = per_axis(node, "out", spatial, 1);
-  const int64_t groups = node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
+  const auto [stride, padding, output_padding, dilation, extent, groups] = conv_attrs(node, spatial);
   const int64_t per_in = in[1] / groups, per_out = kernel[1];
   const Shape taps(kernel.begin() + 2, kernel.end());
   const int64_t tap_count = count(taps), sums = in[0] * in[1] * tap_count;

@@ -8,6 +8,7 @@
 #include "engine/cuda/device_forms.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
+#include "graph/ops/pools.h"
 
 namespace upweave::cuda {
 namespace {
@@ -170,8 +171,7 @@ std::string Source::compute(Id id) const {
   const Shape& in = graph_[node.in[0]].shape;
   if (is_pool(node)) {
     const size_t spatial = spatial_rank(in);
-    const Shape window = per_axis(node, "window", spatial, 1);
-    const Shape stride = node.attrs.has("stride") ? per_axis(node, "stride", spatial, 1) : window;
+    const auto [window, stride] = pool_attrs(node);
     std::string at = "At j = i; ";
     double size = 1;
     for (size_t a = 0; a < spatial; ++a) {

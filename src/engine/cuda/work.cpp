@@ -6,6 +6,7 @@
 #include "engine/cuda/cost.h"
 #include "graph/operation.h"
 #include "graph/ops/conv_transpose.h"
+#include "graph/ops/pools.h"
 
 namespace upweave::cuda {
 namespace {
@@ -40,8 +41,7 @@ double value_seconds(const Lowering& l, Id id, const Launch& launch) {
   if (is(node, Op::kConvTranspose)) return flops(l.graph, id) * kPlainFlop;
   if (is_pool(node)) {
     double window = 1;
-    for (const int64_t extent : per_axis(node, "window", spatial_rank(in), 1))
-      window *= static_cast<double>(extent);
+    for (const int64_t extent : pool_attrs(node).window) window *= static_cast<double>(extent);
     return out * window * kWindow;
   }
   const bool twice = is(node, Op::kMoments) || is(node, Op::kSoftmaxStats) || is(node, Op::kLogsumexp) ||

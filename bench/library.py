@@ -13,13 +13,22 @@ class TensorOf(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.c_void_p)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_int) for n in ("dtype", "engine", "precision", "algorithm", "threads")]
+class Sized(ctypes.Structure):
+    """Begins with its size, by which the library tells versions of it apart."""
+
+    def __init__(self, *members):
+        super().__init__(ctypes.sizeof(type(self)), *members)
 
 
-class Call(ctypes.Structure):
-    _fields_ = [("tensors", ctypes.POINTER(TensorOf)), ("count", ctypes.c_size_t), ("weights", ctypes.c_void_p),
-                ("output", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("stream", ctypes.c_void_p)]
+class Options(Sized):
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (n, ctypes.c_int) for n in ("dtype", "engine", "precision", "algorithm", "threads")]
+
+
+class Call(Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("tensors", ctypes.POINTER(TensorOf)), ("count", ctypes.c_size_t),
+                ("weights", ctypes.c_void_p), ("output", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
+                ("stream", ctypes.c_void_p)]
 
 
 class Library:

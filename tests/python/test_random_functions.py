@@ -38,8 +38,9 @@ def fails(program):
 
 
 def pytorchs_own(program, found):
-    """Whether AOTAutograd alone differs from eager in all that was found, with nothing of ours in it."""
-    alone = wrong_with(program, call=lambda m: compiled(m, backend="aot_eager", dynamic=program.mode.dynamic))
+    """Whether AOTAutograd, or Inductor where the rest goes there, differs alone from eager in all that was found."""
+    backend = "inductor" if program.mode.rest == "inductor" else "aot_eager"
+    alone = wrong_with(program, call=lambda m: compiled(m, backend=backend, dynamic=program.mode.dynamic))
     return {w.partition(":")[0] for w in found} <= {w.partition(":")[0] for w in alone or ()}
 
 
@@ -68,7 +69,7 @@ owned = []  # programs that PyTorch alone gets wrong: a generator that writes ma
 def judge(program, found):
     if found and fails(program):
         if as_eager.BACKEND == "upweave" and pytorchs_own(program, found):
-            print(f"aot_eager differs as well: {'; '.join(found)}\n{program}")
+            print(f"PyTorch alone differs as well: {'; '.join(found)}\n{program}")
             owned.append(program)
             return None
         small = random_functions.shrink(program, fails)

@@ -105,8 +105,9 @@ void list_steps(Convolution& t) {
 
 bool describe_conv(const ConvGeometry& g, const EpilogueNeeds& needs, Convolution& c, std::string& why) {
   if (g.groups != 1) return why = "the convolution has groups", false;
-  // Tables in a kernel's text have a row a phase and a step a tap.
-  constexpr int64_t kMaxTablePhases = 4096, kMaxSteps = 16384, kMaxInt = int64_t{1} << 30;
+  // Tables in a kernel's text have a row a phase and a step for each tap of each block of channels; of so
+  // many the bytes of a tile and of its weights are 32-bit numbers, whether it fits or not.
+  constexpr int64_t kMaxTablePhases = 4096, kMaxSteps = 16384, kMaxBlocks = 4096, kMaxInt = int64_t{1} << 30;
   int64_t phases = 1, steps = 1;
   for (size_t a = 0; a < g.spatial; ++a) {
     phases *= std::min(g.stride[a], kMaxInt / phases);
@@ -116,6 +117,9 @@ bool describe_conv(const ConvGeometry& g, const EpilogueNeeds& needs, Convolutio
     return why = "the convolution has more phases or taps than tables in a kernel", false;
   if (std::max({g.batch, g.c_in, g.c_out}) > kMaxInt)
     return why = "samples or channels are more than 32-bit indices reach", false;
+  const int64_t blocks = ceil_div(static_cast<int>(g.c_in), row_channels(static_cast<int>(g.c_in)));
+  if (blocks > kMaxBlocks || steps * blocks > kMaxSteps)
+    return why = "the convolution has more input channels than tables in a kernel", false;
   c = {};
   c.batch = static_cast<int>(g.batch);
   c.c_in = static_cast<int>(g.c_in);

@@ -139,7 +139,14 @@ bool describe_conv(const ConvGeometry& g, const EpilogueNeeds& needs, Convolutio
   c.blocks = ceil_div(c.c_in, c.ck);
   if (!make_columns(c, needs, why)) return false;
   count_positions(c);
-  if (c.copy_by_sample().rows > kMaxRows)
+  const auto& [d, h, w] = c.axis;
+  int64_t rows = 1;
+  for (const int extent : {c.batch, d.pitch, h.pitch, w.pitch})
+    rows *= std::clamp<int64_t>(extent, 1, kMaxRows * 2 / rows);
+  const int64_t plane = int64_t{h.pitch} * w.pitch,
+                around =
+                    plane * std::max({0, -d.lo, d.hi}) + int64_t{64 + std::max(-h.lo, h.hi)} * 2 * w.pitch;
+  if (std::max(rows, around) > kMaxRows)
     return why = "the input has more rows than 32-bit indices reach", false;
   list_steps(c);
   return true;

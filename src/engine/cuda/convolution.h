@@ -7,6 +7,7 @@
 // + b splits the input into f *polyphase components* b, each a dense array over a, so that a step of J is a
 // step of one row: rows are windows, and the rows of a tile for any tap are the tile's own rows moved by a
 // constant.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -65,6 +66,12 @@ struct InputCopy {
   int guard = 8;      // zero rows before and after them, a multiple of 8
   int64_t spare = 0;  // rows before those, for other values
 };
+// So many times so many bytes of shared memory; what is far too much is all alike, so that sums stay in 32
+// bits.
+inline int shared_bytes_of(int64_t count, int64_t bytes) {
+  return static_cast<int>(std::min(count * bytes, int64_t{1} << 26));
+}
+
 inline constexpr int64_t kMaxRows = int64_t{1} << 30;  // of the copy: places are 32-bit numbers
 
 struct Convolution {

@@ -16,7 +16,9 @@ class Boxes final : public Schedule {
   int stages = 2;               // of the ring of weights
   bool completes_sums = false;  // strict sums are complete before anything else begins
 
-  int tile_half() const override { return static_cast<int>(segments.list.size()) * segments.bytes(conv); }
+  int tile_half() const override {
+    return shared_bytes_of(static_cast<int64_t>(segments.list.size()), segments.bytes(conv));
+  }
   int weight_shared() const override { return stages * conv.stage_bytes(); }
   EpilogueForm epilogue_form() const override;
   TileConstants constants() const override;

@@ -87,7 +87,8 @@ void place_views(DepthStreaming& t) {
     DepthStreaming::PairView& v = t.views[odd];
     v.pairs = any[odd] ? t.width / 2 + (highest[odd] - v.first) / 2 : 0;
     v.at = t.part_bytes;
-    t.part_bytes += round_up(t.tile_lines * 2 * v.pairs * t.conv.row_bytes(), 1024);  // a swizzle's pattern
+    t.part_bytes += round_up(shared_bytes_of(int64_t{2} * t.tile_lines * v.pairs, t.conv.row_bytes()),
+                             1024);  // a swizzle's pattern
   }
 }
 

@@ -67,7 +67,7 @@ class DepthStreaming final : public Schedule {
   std::string role_text(const Lowering& l, const Fusion& fusion, const EpilogueText& e, const std::string& g,
                         bool fma, const std::string& role) const;
 
-  int tile_half() const override { return conv.blocks * part_bytes; }
+  int tile_half() const override { return shared_bytes_of(conv.blocks, part_bytes); }
   int weight_shared() const override { return resident_weights(conv, parts_of(parts)); }
   int staged_bytes() const override { return staging * warpgroups * 4; }
   CopyOrder copy_order() const override { return CopyOrder::kWholePlanes; }

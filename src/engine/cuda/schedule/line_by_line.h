@@ -45,7 +45,7 @@ class LineByLine final : public Schedule {
   int lines_at(int window, int phase) const;            // groups of a phase that meet the input
   std::vector<int> launch_numbers(size_t which) const;  // the kernel's parameter LineLaunch
 
-  int tile_half() const override { return conv.axis[2].f * segments.bytes(conv); }
+  int tile_half() const override { return shared_bytes_of(conv.axis[2].f, segments.bytes(conv)); }
   int weight_shared() const override { return stages * conv.stage_bytes(); }
   CopyOrder copy_order() const override { return CopyOrder::kByLine; }
   bool one_scale() const override { return conv.weights_lo; }

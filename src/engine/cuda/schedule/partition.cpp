@@ -68,7 +68,7 @@ std::vector<int> share_blocks(const Convolution& conv, const std::vector<const P
 int resident_weights(const Convolution& conv, const std::vector<const Part*>& parts) {
   int most = 0;
   for (const Part* part : parts) most = std::max(most, part->steps());
-  return (most * conv.step_bytes() + 1023) / 1024 * 1024;
+  return (shared_bytes_of(most, conv.step_bytes()) + 1023) / 1024 * 1024;
 }
 
 std::string by_part(const std::vector<int>& values) {

@@ -12,7 +12,7 @@ struct RowSegments {
   std::vector<RowSegment> list;
   std::vector<std::vector<int>> offset;  // per step and position: shared-memory row of the tile's row 0
 
-  int bytes(const Convolution& conv) const { return rows * conv.row_bytes(); }
+  int bytes(const Convolution& conv) const { return shared_bytes_of(rows, conv.row_bytes()); }
   std::vector<int64_t> offsets(const Schedule& t) const;  // bytes into the copy, for a tile at its first row
 };
 

@@ -105,7 +105,7 @@ std::optional<WeightStationary> tile_weight_stationary(const Convolution& conv, 
 int WeightStationary::tile_half() const {
   int most = 0;
   for (const TilePart& part : parts) most = std::max(most, part.segments);
-  return most * segments.bytes(conv);
+  return shared_bytes_of(most, segments.bytes(conv));
 }
 
 EpilogueForm WeightStationary::epilogue_form() const {

@@ -26,7 +26,9 @@ class WholeLines final : public Schedule {
   // Windows of a unit, in all columns.
   int combined_windows() const { return conv.n * (lines / window[1]) * (conv.axis[2].windows / window[2]); }
 
-  int tile_half() const override { return static_cast<int>(segments.list.size()) * segments.bytes(conv); }
+  int tile_half() const override {
+    return shared_bytes_of(static_cast<int64_t>(segments.list.size()), segments.bytes(conv));
+  }
   int weight_shared() const override { return stages * conv.stage_bytes(); }
   EpilogueForm epilogue_form() const override;
   std::array<int, 3> combine() const override { return window; }

@@ -2,6 +2,7 @@
 // GPU, in little time and memory. An input is lines: a digit that chooses element type, precision and
 // threads; the pipeline; then tensors, "kernel=4x8x3x3". The mutator splices stages, extents and extreme
 // numbers.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +24,7 @@ using namespace upweave;
 
 // A second without sanitizers is several with them.
 constexpr double kSeconds = 10;
+constexpr int kMostGpuStages = 16;
 
 void check(bool holds, const char* what) {
   if (holds) return;
@@ -246,6 +248,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     const Plan plan = Pipeline::parse(lines[1]).compile(shapes, options);
     check(!plan.explain().empty() && !plan.explain_json().empty(), "nothing is explained");
   });
+  // Lowering for a GPU takes seconds for dozens of reductions in a row (51 of `softmax space`: 9.7 s): of
+  // long texts only the plan for the CPU is fuzzed.
+  if (std::ranges::count(lines[1], '|') > kMostGpuStages) return 0;
   options.engine = Engine::kCuda;
   refused_or_done("the CUDA engine", [&] {
     const FusedPlan plan = lower_to_plan(parse_text(lines[1]), shapes, options);

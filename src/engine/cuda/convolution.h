@@ -66,10 +66,11 @@ struct InputCopy {
   int guard = 8;      // zero rows before and after them, a multiple of 8
   int64_t spare = 0;  // rows before those, for other values
 };
-// So many times so many bytes of shared memory; what is far too much is all alike, so that sums stay in 32
+// More shared memory than any chip has. What is beyond it is all alike, so that sums of bytes stay in 32
 // bits.
+inline constexpr int64_t kMostSharedBytes = int64_t{1} << 26;
 inline int shared_bytes_of(int64_t count, int64_t bytes) {
-  return static_cast<int>(std::min(count * bytes, int64_t{1} << 26));
+  return static_cast<int>(std::min(count * bytes, kMostSharedBytes));
 }
 
 inline constexpr int64_t kMaxRows = int64_t{1} << 30;  // of the copy: places are 32-bit numbers

@@ -83,8 +83,8 @@ RowSegments place_segments(const Schedule& t, int last, const std::vector<int>& 
     reach.push_back({lo[0], hi[0], low, shift});
   }
   // Of a tile that no shared memory holds nobody asks for its places.
-  constexpr int64_t kMostBytes = int64_t{1} << 26;
-  if (static_cast<int64_t>(result.list.size()) * result.rows * conv.row_bytes() > kMostBytes) return result;
+  if (static_cast<int64_t>(result.list.size()) * result.rows * conv.row_bytes() > kMostSharedBytes)
+    return result;
   for (size_t s = 0; s < conv.steps.size(); ++s) {
     const Step& step = conv.steps[s];
     const Reach& r = reach[part[s]];

@@ -6,7 +6,7 @@
 //   conv_bench [part of a case's name] [repetitions] [part of an algorithm's name] [bytes of a box]
 //   [instruction set]
 // clang-format off
-#include "engine/cpu/simd_targets.h"  // before Highway
+#include "engine/cpu/kernels/simd_targets.h"  // before Highway
 // clang-format on
 #include <fmt/format.h>
 #include <hwy/highway.h>
@@ -19,7 +19,7 @@
 #include <random>
 #include <vector>
 
-#include "engine/cpu/conv.h"
+#include "engine/cpu/conv/conv.h"
 #include "fma_peak.h"
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include "engine/cpu/simd_targets.h"
+#include "engine/cpu/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fma_peak.cpp"

@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/kernels/kernels.h"
 
 namespace {
 using namespace upweave;

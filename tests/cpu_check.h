@@ -17,7 +17,7 @@
 #include "cpu_targets.h"
 #include "engine/cpu/micro_batch.h"
 #include "engine/cpu/slices.h"
-#include "engine/cpu/tile.h"
+#include "engine/cpu/tile/tile.h"
 #include "engine/reference/verify.h"
 #include "graph/text.h"
 #include "rewrite/rewrite.h"

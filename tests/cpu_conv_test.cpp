@@ -1,7 +1,7 @@
 // The CPU engine's convolution kernels against naive float64 sums: random shapes and boxes, every instruction
 // set of the machine, every algorithm. The bounds are derived, not tuned.
 // clang-format off
-#include "engine/cpu/simd_targets.h"  // before Highway
+#include "engine/cpu/kernels/simd_targets.h"  // before Highway
 // clang-format on
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
@@ -19,8 +19,8 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "data_kinds.h"
-#include "engine/cpu/conv.h"
-#include "engine/cpu/conv_toom.h"
+#include "engine/cpu/conv/conv.h"
+#include "engine/cpu/conv/toom.h"
 #include "fresh_seed.h"
 
 namespace upweave::cpu {

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "cpu_targets.h"
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/kernels/kernels.h"
 
 namespace upweave::cpu {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/kernels/kernels.h"
 #include "engine/cpu/node_launch.h"
 #include "graph/ops/conv_transpose.h"
 

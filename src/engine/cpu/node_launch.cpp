@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/kernels/kernels.h"
 #include "engine/partials.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/norms.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/cpu/conv_block.h"
+#include "engine/cpu/conv/block.h"
 
 namespace upweave::cpu {
 namespace {

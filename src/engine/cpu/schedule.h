@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/cpu/tile_build.h"
+#include "engine/cpu/tile/build.h"
 
 namespace upweave::cpu {
 

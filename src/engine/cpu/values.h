@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/dtype.h"
-#include "engine/cpu/conv.h"
+#include "engine/cpu/conv/conv.h"
 #include "engine/cpu/predict.h"
 #include "graph/operation.h"
 

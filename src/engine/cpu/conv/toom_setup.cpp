@@ -1,0 +1,157 @@
+// What a Toom-Cook kernel decides once: which phases it transforms, how large its groups are, its packed
+// weights.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/cpu/conv/toom_kernel.h"
+
+namespace upweave::cpu {
+
+bool toom_serves(const ToomAxis& f) {
+  return f.r > 0 && f.m > 0 && f.points() <= kMaxPoints && (f.r == 1 || toom_ops().output[f.m][f.points()]);
+}
+
+ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases,
+                   Precision precision)
+    : shape_(shape),
+      tile_(tile),
+      geometry_(shape),
+      direct_(shape, cpu::block_ops(), 1),
+      block_(cpu::block_ops()),
+      ops_(toom_ops()),
+      strict_(precision == Precision::kStrict) {
+  if (shape.groups != 1) throw fail(Status::kUnsupported, "no transform for {} groups", shape.groups);
+  std::array<std::vector<bool>, 3> served;
+  for (int axis = 0; axis < 3; ++axis) {
+    for (const Residue& residue : geometry_.residues[axis]) {
+      const ToomAxis f = {static_cast<int>(tile[axis]), static_cast<int>(residue.taps.size())};
+      const std::vector<Tap>& taps = residue.taps;  // equally far apart: neighbouring inputs only
+      const bool ok = toom_serves(f) && (taps.size() < 2 || taps[0].shift - taps[1].shift == 1);
+      served[axis].push_back(ok);
+      residues_[axis].push_back({f, ok ? residue.taps.back().shift - geometry_.first_shift[axis] : 0});
+      if (ok) max_points_[axis] = std::max<int64_t>(max_points_[axis], f.points());
+    }
+  }
+  direct_at_ = round_up(kLimitsAt + kLimitFloats * geometry_.phases(), 16);
+  packed_floats_ = direct_at_ + round_up(static_cast<int64_t>(direct_.packed_bytes() / sizeof(float)), 16);
+  bool any = false;
+  for (int64_t i = 0; i < geometry_.phases(); ++i) {
+    const auto e = geometry_.phase(i);
+    const bool direct = !(served[0][e[0]] && served[1][e[1]] && served[2][e[2]]) ||
+                        (i < static_cast<int64_t>(direct_phases.size()) && direct_phases[i]);
+    direct_phase_.push_back(direct);
+    phase_at_.push_back(packed_floats_);
+    if (!direct) packed_floats_ += points(i) * shape.c_in * channels_out();
+    any = any || !direct;
+  }
+  if (!any) {
+    throw fail(Status::kUnsupported, "no phase has a transform by tiles of {}x{}x{}", tile[0], tile[1],
+               tile[2]);
+  }
+  for (max_group_ = kMaxGroup; max_group_ > 6; --max_group_) {
+    size_t bytes;
+    carve(nullptr, &bytes);
+    if (bytes <= kGroupBytes) break;
+  }
+}
+
+int64_t ToomConv::points(int64_t phase) const {
+  const auto e = geometry_.phase(phase);
+  return int64_t{residue(0, e[0]).axis.points()} * residue(1, e[1]).axis.points() *
+         residue(2, e[2]).axis.points();
+}
+
+// Lays the buffers of the largest group one after the other; `bytes` receives their sum.
+ToomConv::Buffers ToomConv::carve(float* scratch, size_t* bytes) const {
+  // A group may be as wide as it has tiles, or as high.
+  int64_t positions = 0, line = 0, widest = 0;
+  for (int64_t high = 1; high <= max_group_; ++high) {
+    const int64_t wide = max_group_ / high;
+    const int64_t columns = wide * tile_[2] + geometry_.last_shift[2] - geometry_.first_shift[2];
+    const int64_t rows = high * tile_[1] + geometry_.last_shift[1] - geometry_.first_shift[1];
+    positions = std::max(positions, rows * columns);
+    line = std::max(line, high * columns);
+    widest = std::max(widest, columns);
+  }
+  const int64_t in = channels_in();
+  int64_t at = 0;
+  auto take = [&](int64_t floats) {
+    float* p = scratch ? scratch + at : nullptr;
+    at += round_up(floats, 16);
+    return p;
+  };
+  Buffers b;
+  b.t1 = take(max_points_[0] * positions * in);
+  b.t2 = take(max_points_[1] * max_points_[0] * line * in);
+  b.u = take(max_points_[2] * max_points_[0] * u_step());
+  b.m0 = take(max_points_[0] * max_points_[2] * m1_step());
+  b.m1 = take(max_points_[2] * tile_[0] * m1_step());
+  b.m2 = take(max_points_[1] * tile_[2] * tile_[0] * m2_step(max_group_));
+  b.edge = take(tile_[1] * tile_[2] * channels_out());
+  // Vectors are read and written whole.
+  const int64_t planes = tile_[0] + geometry_.last_shift[0] - geometry_.first_shift[0];
+  for (float** p : {&b.sums, &b.squares, &b.field_sums, &b.field_squares, &b.field_least})
+    *p = take(planes * positions + 64);
+  b.least = take(widest + 64);
+  b.most = take(widest + 64);
+  b.direct = take(static_cast<int64_t>(direct_.scratch_bytes() / sizeof(float)));
+  *bytes = static_cast<size_t>(at) * sizeof(float);
+  return b;
+}
+
+size_t ToomConv::scratch_bytes() const {
+  size_t bytes;
+  carve(nullptr, &bytes);
+  return bytes;
+}
+
+double ToomConv::products_per_output() const {
+  double all = 0;
+  for (int64_t i = 0; i < geometry_.phases(); ++i) {
+    const double tile = static_cast<double>(tile_[0] * tile_[1] * tile_[2]);
+    all += direct_phase_[i] ? static_cast<double>(direct_.taps(i)) : static_cast<double>(points(i)) / tile;
+  }
+  return all / static_cast<double>(geometry_.phases());
+}
+
+std::string ToomConv::describe() const {
+  std::string axes;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (shape_.kernel[axis] == 1 && tile_[axis] == 1) continue;
+    std::string of_axis;
+    for (const ToomResidue& r : residues_[axis]) {
+      const std::string f = fmt::format("F({},{})", r.axis.m, r.axis.r);
+      if (of_axis.find(f) == std::string::npos) of_axis += (of_axis.empty() ? "" : "|") + f;
+    }
+    axes += (axes.empty() ? "" : " x ") + of_axis;
+  }
+  std::string finite;
+  for (int64_t n = 3; n <= kMaxPoints; ++n) {
+    bool used = false;
+    for (const auto& axis : residues_) {
+      for (const ToomResidue& r : axis) used = used || (!r.axis.plain() && r.axis.points() == n);
+    }
+    if (!used) continue;
+    finite += finite.empty() ? "points " : "; ";
+    for (int p = 0; p < n - 1; ++p) {
+      const double x = toom_point(static_cast<int>(n), p);
+      if (x >= 0) finite += fmt::format("{}{}, ", x > 0 ? "+-" : "", x);
+    }
+    finite += "inf";
+  }
+  const auto direct = std::count(direct_phase_.begin(), direct_phase_.end(), true);
+  if (direct > 0) finite += fmt::format(", {} of {} phases direct", direct, direct_phase_.size());
+  finite += strict_ ? ", uneven tiles direct" : "";
+  return fmt::format("Toom-Cook {}, {}, {}, {:.4g} products an output ({:.4g} direct)", axes, finite,
+                     block_.name, products_per_output(), direct_.products_per_output());
+}
+
+std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
+                                           const std::vector<bool>& direct_phases, Precision precision) {
+  return std::make_unique<ToomConv>(shape, tile, direct_phases, precision);
+}
+
+}  // namespace upweave::cpu

@@ -153,7 +153,7 @@ TEST(Reference, Moves) {
   EXPECT_EQ(run("upsample 2 linear", {{"input", {{1, 1, 2, 2}, {0, 16, 32, 48}}}}),
             (Data{0, 4, 12, 16, 8, 12, 20, 24, 24, 28, 36, 40, 32, 36, 44, 48}));
   // A weight of 0 times infinity is NaN, as in PyTorch.
-  expect_same(row("upsample 2 linear corners", {kInf, 1}), {kNan, kInf, kInf, kNan}, "upsample of inf");
+  expect_same(row("upsample 2 linear corners", {1, kInf}), {kNan, kInf, kInf, kNan}, "upsample of inf");
   EXPECT_EQ(run("pixel_shuffle 2", {{"input", {{1, 4, 1, 2}, {}}}}), (Data{1, 3, 2, 4, 5, 7, 6, 8}));
   EXPECT_EQ(run("pixel_shuffle 2 | pixel_unshuffle 2", {{"input", {{1, 8, 1, 2}, {}}}}),
             run("add 0", {{"input", {{1, 8, 1, 2}, {}}}}));

@@ -132,7 +132,7 @@ double grouped_cost(const ConvShape& shape, const ConvGeometry& geometry) {
 // The cheapest transform, if it beats a direct kernel that is `direct_gain` times faster than float32's.
 std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain, Exactness exactness,
                                             double& cost) {
-  if (shape.groups != 1) return nullptr;
+  if (shape.groups != 1 || shape.step != Extents{1, 1, 1}) return nullptr;
   const ConvGeometry geometry(shape);
   const Choice direct = evaluate(shape, geometry, {1, 1, 1}, exactness);
   Choice best = direct;

@@ -25,7 +25,7 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     AxisRun run[3];
     if (!direct_phase_[i] || !phase_runs(geometry_, output.box, i, run)) continue;
-    direct_.compute_phase(base + direct_at_, i, input, run, output.data, output_steps(output),
+    direct_.compute_phase(base + direct_at_, i, input, run, output.data, pitch_of(output),
                           call.buffer.direct);
   }
   Group g;
@@ -88,20 +88,20 @@ void ToomConv::compute_group(const Call& call, const Group& group) const {
 ToomConv::View ToomConv::transform_depth(const Call& call, const Group& group,
                                          const ToomResidue& depth) const {
   const Box& box = call.input.box;
-  const int64_t ld = call.input.ld, row = box.extent[2] * ld, plane = box.extent[1] * row;
+  const auto [plane, row, column] = pitch_of(call.input);
   const int64_t d = group.d * tile_[0] + geometry_.first_shift[0] + depth.window - box.lo[0];
   const int64_t h = group.h0 * tile_[1] + geometry_.first_shift[1] - box.lo[1];
   const int64_t w = group.w0 * tile_[2] + geometry_.first_shift[2] - box.lo[2];
-  const float* from = static_cast<const float*>(call.input.data) + d * plane + h * row + w * ld;
-  if (depth.axis.plain()) return {from, plane, row, 0, ld};
+  const float* from = static_cast<const float*>(call.input.data) + d * plane + h * row + w * column;
+  if (depth.axis.plain()) return {from, plane, row, 0, column};
 
   const int64_t in = channels_in(), line = group.columns * in;
   for (int64_t y = 0; y < group.rows; ++y) {
     AxisPass pass = {from + y * row, call.buffer.t1 + y * line, plane, group.rows * line, in};
-    if (ld == in) {
+    if (column == in) {
       pass.count = line;
     } else {
-      pass.repeat = group.columns, pass.from_next = ld, pass.to_next = in;
+      pass.repeat = group.columns, pass.from_next = column, pass.to_next = in;
     }
     ops_.input[depth.axis.points()](pass);
   }
@@ -208,7 +208,7 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
                      const AxisRun (&run)[3]) const {
   const int64_t out = channels_out(), ms = m2_step(group.tiles());
   const ToomAxis fh = r[1].axis;
-  const Extents step = output_steps(call.output);
+  const Extents step = pitch_of(call.output);
   auto invert = [&](const float* from, float* to, int64_t to_h, int64_t to_w) {
     const AxisPass pass = {from, to, tile_[2] * tile_[0] * ms, to_h, out, tile_[2], tile_[0] * ms, to_w};
     if (fh.r == 1) {
@@ -242,7 +242,7 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
 // Where output i of a tile lies, of the phase that `run` describes.
 float* ToomConv::place(const Call& call, const AxisRun (&run)[3], const Extents& tile,
                        const Extents& i) const {
-  const Extents step = output_steps(call.output);
+  const Extents step = pitch_of(call.output);
   float* p = call.output.data;
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t j = tile[axis] * tile_[axis] + i[axis];

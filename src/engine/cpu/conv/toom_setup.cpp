@@ -24,6 +24,9 @@ ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vecto
       ops_(toom_ops()),
       strict_(precision == Precision::kStrict) {
   if (shape.groups != 1) throw fail(Status::kUnsupported, "no transform for {} groups", shape.groups);
+  for (const int64_t step : shape.step) {
+    if (step != 1) throw fail(Status::kUnsupported, "no transform for a step of {}", step);
+  }
   std::array<std::vector<bool>, 3> served;
   for (int axis = 0; axis < 3; ++axis) {
     for (const Residue& residue : geometry_.residues[axis]) {

@@ -20,7 +20,7 @@ ToomLimits ToomConv::limits(const Call& call, int64_t phase) const {
 // there.
 void ToomConv::look_at(const Call& call, Group& group) const {
   const Box& box = call.input.box;
-  const int64_t ld = call.input.ld, row = box.extent[2] * ld, plane = box.extent[1] * row;
+  const auto [plane, row, column] = pitch_of(call.input);
   const Extents first = {group.d, group.h0, group.w0};
   Extents lo, window;  // of the group's first tile
   for (int axis = 0; axis < 3; ++axis) {
@@ -28,12 +28,12 @@ void ToomConv::look_at(const Call& call, Group& group) const {
     window[axis] = tile_[axis] + geometry_.last_shift[axis] - geometry_.first_shift[axis];
   }
   const float* from = static_cast<const float*>(call.input.data) + (lo[0] - box.lo[0]) * plane +
-                      (lo[1] - box.lo[1]) * row + (lo[2] - box.lo[2]) * ld;
+                      (lo[1] - box.lo[1]) * row + (lo[2] - box.lo[2]) * column;
   float *sums = call.buffer.sums, *squares = call.buffer.squares;
   for (int64_t d = 0; d < window[0]; ++d) {
     for (int64_t y = 0; y < group.rows; ++y) {
       const int64_t at = (d * group.rows + y) * group.columns;
-      ops_.measure(from + d * plane + y * row, channels_in(), ld, group.columns, sums + at, squares + at);
+      ops_.measure(from + d * plane + y * row, channels_in(), column, group.columns, sums + at, squares + at);
     }
   }
   // The part of a window that lies in the tensor, counted from the group's first position.
@@ -262,7 +262,7 @@ void ToomConv::sum_directly(const Call& call, const AxisRun (&run)[3], const Ext
                   patch.end[axis] - patch.first[axis], run[axis].j + skip};
   }
   direct_.compute_phase(call.packed + direct_at_, phase, call.input, part, call.output.data,
-                        output_steps(call.output), call.buffer.direct);
+                        pitch_of(call.output), call.buffer.direct);
 }
 
 }  // namespace upweave::cpu

@@ -270,8 +270,9 @@ inline ToomCase random_toom(Random& random) {
       ConvShape& s = c.shape;
       s.kernel[a] = random.between(1, 5);
       s.stride[a] = random.between(1, 2);
-      s.in[a] = random.between(1, 9);
-      const int64_t reach = (s.in[a] - 1) * s.stride[a] + s.kernel[a];
+      if (s.stride[a] == 1 && random.between(0, 2) == 0) s.dilation[a] = random.between(2, 3);
+      s.in[a] = random.between(1, s.dilation[a] == 1 ? 9 : 16);
+      const int64_t reach = (s.in[a] - 1) * s.stride[a] + s.dilation[a] * (s.kernel[a] - 1) + 1;
       s.padding[a] = random.between(0, std::min<int64_t>(2, (reach - 1) / 2));
       s.out[a] = reach - 2 * s.padding[a] + random.between(0, s.stride[a] - 1);
       c.tile[a] = random.between(1, 4);

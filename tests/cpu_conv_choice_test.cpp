@@ -82,7 +82,7 @@ TEST(ConvChoice, TransformsWhereTheyPay) {
            [](ConvShape& x) { x.c_in = 1; },    // transforms would outweigh products
            [](ConvShape& x) {
              x.dilation = {3, 3, 3};
-           },  // taps are not neighbours
+           },  // of a stride: taps are not neighbours
            [](ConvShape& x) {
              x.kernel = {1, 1, 1};
            }}) {  // nothing to save

@@ -12,19 +12,19 @@ INSTANTIATE_TEST_SUITE_P(Targets, ConvOnTarget, ::testing::ValuesIn(hwy::Support
 // x[j]*g[t] of the window's inputs and the phase's taps is rounded at magnitude growth[j][t], the sum over
 // points p of |A^T[i][p]| |G[p][t]| |B^T[p][j]|.
 struct ToomPlace {
-  int64_t first_input;     // of the window
-  std::vector<int64_t> k;  // taps in the order of the window
+  int64_t first_input = 0, next = 1;  // of the window, and how far apart its inputs are
+  std::vector<int64_t> k;             // taps in the order of the window
   std::vector<std::vector<double>> growth;
 
   ToomPlace(const ConvShape& s, int axis, int64_t m, int64_t o) {
-    const int64_t e = o % s.stride[axis], j = o / s.stride[axis];
-    int64_t shift = 0;
+    // Outputs of one residue of the stride, or of the dilation, are tiled by themselves.
+    const int64_t apart = s.stride[axis] * s.dilation[axis], e = o % apart, j = o / apart;
+    next = s.dilation[axis];
     for (int64_t tap = s.kernel[axis] - 1; tap >= 0; --tap) {
-      if ((e + s.padding[axis] - tap) % s.stride[axis] != 0) continue;
-      if (k.empty()) shift = (e + s.padding[axis] - tap) / s.stride[axis];
+      if ((e + s.padding[axis] - tap * next) % s.stride[axis] != 0) continue;
+      if (k.empty()) first_input = j / m * m * next + (e + s.padding[axis] - tap * next) / s.stride[axis];
       k.push_back(tap);
     }
-    first_input = j / m * m + shift;
     const ToomAxis f = {static_cast<int>(m), static_cast<int>(k.size())};
     const int i = static_cast<int>(j % m);
     growth.assign(f.points(), std::vector<double>(f.r, 0.0));
@@ -47,8 +47,9 @@ double toom_bound(const Problem& p, const Extents& tile, int64_t c, const Extent
   for (size_t x = 0; x < d.growth.size(); ++x) {
     for (size_t y = 0; y < h.growth.size(); ++y) {
       for (size_t z = 0; z < w.growth.size(); ++z) {
-        const Extents i = {d.first_input + static_cast<int64_t>(x), h.first_input + static_cast<int64_t>(y),
-                           w.first_input + static_cast<int64_t>(z)};
+        const Extents i = {d.first_input + d.next * static_cast<int64_t>(x),
+                           h.first_input + h.next * static_cast<int64_t>(y),
+                           w.first_input + w.next * static_cast<int64_t>(z)};
         if (!real(i[0], s.in[0]) || !real(i[1], s.in[1]) || !real(i[2], s.in[2])) continue;
         for (size_t a = 0; a < d.k.size(); ++a) {
           for (size_t b = 0; b < h.k.size(); ++b) {
@@ -198,8 +199,8 @@ TEST_P(ConvOnTarget, StrangeValuesStayWhereTheyAre) {
       bool window = true, reached = true;
       for (int x = 0; x < 3; ++x) {
         const int64_t k = o[x] + s.padding[x] - in[x] * s.stride[x],
-                      far = c.tile[x] * s.stride[x] + s.kernel[x];
-        reached = reached && k >= 0 && k < s.kernel[x];
+                      far = (c.tile[x] * s.stride[x] + s.kernel[x]) * s.dilation[x];
+        reached = reached && k >= 0 && k < s.kernel[x] * s.dilation[x] && k % s.dilation[x] == 0;
         window = window && k > -far && k < far;
       }
       for (int64_t ch = 0; ch < s.c_out; ++ch) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/cpu/conv/block.h"
+#include "engine/cpu/conv/dilated.h"
 #include "engine/cpu/conv/geometry.h"
 #include "engine/cpu/conv/toom_fit.h"
 
@@ -133,20 +134,23 @@ double grouped_cost(const ConvShape& shape, const ConvGeometry& geometry) {
 std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain, Exactness exactness,
                                             double& cost) {
   if (shape.groups != 1 || shape.step != Extents{1, 1, 1}) return nullptr;
-  const ConvGeometry geometry(shape);
-  const Choice direct = evaluate(shape, geometry, {1, 1, 1}, exactness);
+  const Extents period = residue_periods(shape);
+  if (!few_residues(period)) return nullptr;
+  const ConvShape own = residue_shape(shape, period, {0, 0, 0});
+  const ConvGeometry geometry(own);
+  const Choice direct = evaluate(own, geometry, {1, 1, 1}, exactness);
   Choice best = direct;
   Extents tile;
   // A box that keeps windows together must also be able to keep tiles whole.
   auto compatible = [&](int axis) {
-    const int64_t quantum = shape.stride[axis] * tile[axis], window = shape.window[axis];
+    const int64_t quantum = shape.stride[axis] * tile[axis] * period[axis], window = shape.window[axis];
     return quantum % window == 0 || window % quantum == 0 || quantum >= shape.out[axis];
   };
   for (tile[0] = 1; tile[0] <= 4; ++tile[0]) {
     for (tile[1] = 1; tile[1] <= 4; ++tile[1]) {
       for (tile[2] = 1; tile[2] <= 4; ++tile[2]) {
         if (!compatible(0) || !compatible(1) || !compatible(2)) continue;
-        Choice choice = evaluate(shape, geometry, tile, exactness);
+        Choice choice = evaluate(own, geometry, tile, exactness);
         if (choice.cost < best.cost) best = std::move(choice);
       }
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "engine/cpu/conv/dilated.h"
 #include "engine/cpu/conv/toom_kernel.h"
 
 namespace upweave::cpu {
@@ -154,7 +155,16 @@ std::string ToomConv::describe() const {
 
 std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
                                            const std::vector<bool>& direct_phases, Precision precision) {
-  return std::make_unique<ToomConv>(shape, tile, direct_phases, precision);
+  const auto make = [&](const ConvShape& s) {
+    return std::make_unique<ToomConv>(s, tile, direct_phases, precision);
+  };
+  const Extents period = residue_periods(shape);
+  if (period == Extents{1, 1, 1}) return make(shape);
+  if (!few_residues(period)) {
+    throw fail(Status::kUnsupported, "no transform for dilations of {}x{}x{}", period[0], period[1],
+               period[2]);
+  }
+  return std::make_unique<DilatedConv>(shape, make);
 }
 
 }  // namespace upweave::cpu

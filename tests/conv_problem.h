@@ -268,7 +268,7 @@ inline ToomCase random_toom(Random& random) {
     const int64_t rank = random.between(1, 3);
     for (int64_t a = 3 - rank; a < 3; ++a) {
       ConvShape& s = c.shape;
-      s.kernel[a] = random.between(1, 5);
+      s.kernel[a] = random.between(1, random.between(0, rank) == 0 && a == 2 ? 13 : 5);
       s.stride[a] = random.between(1, 2);
       if (s.stride[a] == 1 && random.between(0, 2) == 0) s.dilation[a] = random.between(2, 3);
       s.in[a] = random.between(1, s.dilation[a] == 1 ? 9 : 16);

@@ -55,7 +55,7 @@ bool exact_enough(const ToomAxis (&f)[3], Exactness exactness, int64_t c_in) {
 
 // Of one output: its terms, and what it takes to begin and store a sum.
 double direct_cost(const ToomAxis (&f)[3], double c_in, double out_vectors) {
-  return (f[0].r * f[1].r * f[2].r * c_in / 0.97 + 8) * out_vectors;
+  return (f[0].taps * f[1].taps * f[2].taps * c_in / 0.97 + 8) * out_vectors;
 }
 
 // Of one phase of one tile: products, the passes of the transforms over nearer and farther caches, weights
@@ -65,8 +65,9 @@ double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, dou
   const double nd = f[0].points(), nh = f[1].points(), nw = f[2].points(), n = nd * nh * nw;
   const double m = f[0].m * f[1].m * f[2].m;
   // With few tiles to share them, the weights take longer to arrive than to use.
-  const double products = n * c_in * out_vectors * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
-  double input = 4 * n;
+  const double blocks = f[2].blocks();
+  const double products = n * blocks * c_in * out_vectors * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
+  double input = 4 * n * blocks;
   if (!f[1].plain()) input += 6 * nd * nh * f[2].m / static_cast<double>(stride[2]);
   if (!f[0].plain()) input += 9 * nd * f[1].m * f[2].m / static_cast<double>(stride[1] * stride[2]);
   const double output = 2 * n + 6 * nh * f[0].m * f[2].m + 4 * m;
@@ -97,7 +98,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
     bool possible = m > 1;
     for (int axis = 0; axis < 3; ++axis) {
       const auto& taps = geometry.residues[axis][e[axis]].taps;
-      f[axis] = {static_cast<int>(tile[axis]), static_cast<int>(taps.size())};
+      f[axis] = toom_axis(tile[axis], static_cast<int64_t>(taps.size()), axis == 2);
       possible = possible && toom_serves(f[axis]);
       // Neighbouring inputs only; all taps of a residue are equally far apart.
       if (taps.size() > 1) possible = possible && taps[0].shift - taps[1].shift == 1;
@@ -108,7 +109,8 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
                             : std::numeric_limits<double>::infinity();
     choice.direct_phases.push_back(direct <= toom);
     choice.cost += std::min(direct, toom);
-    if (toom < direct) weights += f[0].points() * f[1].points() * f[2].points() * c_in * out_vectors * 64;
+    if (toom < direct)
+      weights += f[0].points() * f[1].points() * f[2].points() * f[2].blocks() * c_in * out_vectors * 64;
   }
   if (weights > kMaxWeightBytes) choice.cost = std::numeric_limits<double>::infinity();
   return choice;

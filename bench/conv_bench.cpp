@@ -1,10 +1,10 @@
-// The convolution kernels alone, on the convolutions of the five pipelines: how near the direct one comes to
+// The convolution kernels alone, on the convolutions of conv_cases.cpp: how near the direct one comes to
 // the machine's peak, and how far past it the transforms go. Contenders take turns, and the peak of
 // multiply-adds is measured before and after every sample; times are the threads' own, so that a busy
 // neighbour costs little.
 //
 //   conv_bench [part of a case's name] [repetitions] [part of an algorithm's name] [bytes of a box]
-//   [instruction set]
+//              [instruction set] [most threads]
 // clang-format off
 #include "engine/cpu/kernels/simd_targets.h"  // before Highway
 // clang-format on
@@ -19,6 +19,7 @@
 #include <random>
 #include <vector>
 
+#include "conv_cases.h"
 #include "engine/cpu/conv/conv.h"
 #include "fma_peak.h"
 
@@ -26,38 +27,7 @@ namespace {
 using namespace upweave;
 using namespace upweave::cpu;
 
-struct Case {
-  const char* name;
-  ConvShape shape;
-  std::vector<Extents> tiles;  // of the transforms tried
-};
-
-const std::vector<Case> kCases = {
-    {"k3 s2 32->64 16x32x32",
-     {32, 64, 1, {3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {16, 32, 32}, {32, 64, 64}},
-     {{2, 4, 4}, {4, 4, 4}}},
-    {"k4 s2 32->64 16x32x32",
-     {32, 64, 1, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {16, 32, 32}, {32, 64, 64}},
-     {{2, 4, 4}, {4, 4, 4}}},
-    {"k5 s2 32->64 32x32x32 pool 6",
-     {32, 64, 1, {5, 5, 5}, {2, 2, 2}, {1, 1, 1}, {2, 2, 2}, {32, 32, 32}, {60, 60, 60}, {6, 6, 6}},
-     {{3, 3, 3}}},
-    {"2d k5 s1 64->128 32x32 pool 2",
-     {64, 128, 1, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}, {1, 32, 32}, {1, 34, 34}, {1, 2, 2}},
-     {{1, 2, 2}, {1, 4, 4}}},
-    {"2d k4 s2 64->64 32x32",
-     {64, 64, 1, {1, 4, 4}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}, {1, 32, 32}, {1, 64, 64}},
-     {{1, 4, 4}}},
-    {"2d k3 s2 64->64 32x32",
-     {64, 64, 1, {1, 3, 3}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}, {1, 32, 32}, {1, 64, 64}},
-     {{1, 4, 4}}},
-    {"2d k4 s2 256->128 8x8",
-     {256, 128, 1, {1, 4, 4}, {1, 2, 2}, {1, 1, 1}, {0, 1, 1}, {1, 8, 8}, {1, 16, 16}},
-     {{1, 4, 4}, {1, 2, 4}}},
-    {"1d k4 s2 64->64 2048",
-     {64, 64, 1, {1, 1, 4}, {1, 1, 2}, {1, 1, 1}, {0, 0, 1}, {1, 1, 2048}, {1, 1, 4096}},
-     {{1, 1, 4}}},
-};
+using Case = bench::ConvCase;
 
 // Memory as an engine should ask for it: large buffers on huge pages, where the system has them.
 struct Aligned {
@@ -89,7 +59,7 @@ class Runner {
     std::mt19937 random(1);
     std::normal_distribution<double> normal;
     const ConvShape& s = c.shape;
-    std::vector<double> weights(s.c_in * s.c_out * s.kernel[0] * s.kernel[1] * s.kernel[2]);
+    std::vector<double> weights(s.c_in * s.c_out / s.groups * s.kernel[0] * s.kernel[1] * s.kernel[2]);
     for (double& w : weights) w = 0.05 * normal(random);
     kernel_->pack(weights.data(), packed_.data);
     for (int i = 0; i < 3; ++i) {
@@ -117,12 +87,21 @@ class Runner {
     }
   }
 
-  double flop() const {
-    const ConvShape& s = case_.shape;
+  double flop() const { return flop(case_.shape) * samples_; }
+  // Of one sample: taps that reach the tensor alone.
+  static double flop(const ConvShape& s) {
     double taps = 1;
-    for (int i = 0; i < 3; ++i)
-      taps *= static_cast<double>(s.kernel[i] * s.out[i]) / static_cast<double>(s.stride[i]);
-    return 2 * taps * static_cast<double>(s.c_in * s.c_out) * samples_;
+    for (int a = 0; a < 3; ++a) {
+      int64_t pairs = 0;
+      for (int64_t o = 0; o < s.out[a]; ++o) {
+        for (int64_t k = 0; k < s.kernel[a]; ++k) {
+          const int64_t i = o * s.step[a] + s.padding[a] - k * s.dilation[a];
+          pairs += i >= 0 && i % s.stride[a] == 0 && i / s.stride[a] < s.in[a];
+        }
+      }
+      taps *= static_cast<double>(pairs);
+    }
+    return 2 * taps * static_cast<double>(s.c_in * s.c_out / s.groups);
   }
 
   // Mean over the threads of the time that each spent on its share.
@@ -180,12 +159,13 @@ int main(int argc, char** argv) {
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 15;
   const std::string algorithm = argc > 3 ? argv[3] : "";
   const int64_t box_bytes = argc > 4 ? std::atol(argv[4]) : 1 << 20;
+  const int most_threads = argc > 6 ? std::atoi(argv[6]) : 2;
   for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
     if (argc > 5 && hwy::TargetName(target) == std::string(argv[5])) hwy::SetSupportedTargetsForTest(target);
   }
-  for (const Case& c : kCases) {
-    if (std::string(c.name).find(want) == std::string::npos) continue;
-    const int samples = c.shape.out[0] == 1 ? 16 : 1;
+  for (const Case& c : bench::conv_cases()) {
+    if (c.name.find(want) == std::string::npos) continue;
+    const int samples = static_cast<int>(std::clamp(3e8 / Runner::flop(c.shape), 1.0, 64.0));
     std::vector<std::unique_ptr<Runner>> runners;
     auto add = [&](auto make) {
       try {
@@ -199,8 +179,9 @@ int main(int argc, char** argv) {
     add([&] { return make_direct_conv(c.shape); });
     add([&] { return make_bf16_conv(c.shape); });
     for (const Extents& tile : c.tiles) add([&] { return make_toom_conv(c.shape, tile); });
-    add([&] { return make_conv_kernel(c.shape, Dtype::kF32, Algorithm::kAuto); });
-    for (int threads = 1; threads <= 2; ++threads) {
+    double cost = 0;
+    add([&] { return make_conv_kernel(c.shape, Dtype::kF32, Algorithm::kAuto, Precision::kStrict, &cost); });
+    for (int threads = 1; threads <= most_threads; ++threads) {
       std::vector<std::vector<double>> times(runners.size()), ratios(runners.size());
       for (int r = 0; r < repetitions + 1; ++r) {
         for (size_t i = 0; i < runners.size(); ++i) {
@@ -214,10 +195,13 @@ int main(int argc, char** argv) {
       }
       for (size_t i = 0; i < runners.size(); ++i) {
         fmt::print(
-            "{} | {} threads | {:.3f} ms | {:.3f} of the direct peak, at best {:.3f} | boxes {}x{}x{} | {}\n",
+            "{} | {} threads | {:.3f} ms | {:.3f} of the direct peak, at best {:.3f} | boxes {}x{}x{} | "
+            "{}{}\n",
             c.name, threads, median(times[i]), median(ratios[i]),
             *std::max_element(ratios[i].begin(), ratios[i].end()), runners[i]->box()[0], runners[i]->box()[1],
-            runners[i]->box()[2], runners[i]->kernel().describe());
+            runners[i]->box()[2], runners[i]->kernel().describe(),
+            i + 1 < runners.size() ? ""
+                                   : fmt::format(", predicted {:.3f}", Runner::flop(c.shape) / (32 * cost)));
       }
     }
   }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/cpu/conv/block.h"
+#include "engine/cpu/conv/dilated.h"
 #include "engine/cpu/conv/geometry.h"
 #include "engine/cpu/conv/toom_fit.h"
 
@@ -54,7 +55,7 @@ bool exact_enough(const ToomAxis (&f)[3], Exactness exactness, int64_t c_in) {
 
 // Of one output: its terms, and what it takes to begin and store a sum.
 double direct_cost(const ToomAxis (&f)[3], double c_in, double out_vectors) {
-  return (f[0].r * f[1].r * f[2].r * c_in / 0.97 + 8) * out_vectors;
+  return (f[0].taps * f[1].taps * f[2].taps * c_in / 0.97 + 8) * out_vectors;
 }
 
 // Of one phase of one tile: products, the passes of the transforms over nearer and farther caches, weights
@@ -64,8 +65,9 @@ double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, dou
   const double nd = f[0].points(), nh = f[1].points(), nw = f[2].points(), n = nd * nh * nw;
   const double m = f[0].m * f[1].m * f[2].m;
   // With few tiles to share them, the weights take longer to arrive than to use.
-  const double products = n * c_in * out_vectors * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
-  double input = 4 * n;
+  const double blocks = f[2].blocks();
+  const double products = n * blocks * c_in * out_vectors * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
+  double input = 4 * n * blocks;
   if (!f[1].plain()) input += 6 * nd * nh * f[2].m / static_cast<double>(stride[2]);
   if (!f[0].plain()) input += 9 * nd * f[1].m * f[2].m / static_cast<double>(stride[1] * stride[2]);
   const double output = 2 * n + 6 * nh * f[0].m * f[2].m + 4 * m;
@@ -96,7 +98,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
     bool possible = m > 1;
     for (int axis = 0; axis < 3; ++axis) {
       const auto& taps = geometry.residues[axis][e[axis]].taps;
-      f[axis] = {static_cast<int>(tile[axis]), static_cast<int>(taps.size())};
+      f[axis] = toom_axis(tile[axis], static_cast<int64_t>(taps.size()), axis == 2);
       possible = possible && toom_serves(f[axis]);
       // Neighbouring inputs only; all taps of a residue are equally far apart.
       if (taps.size() > 1) possible = possible && taps[0].shift - taps[1].shift == 1;
@@ -107,7 +109,8 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
                             : std::numeric_limits<double>::infinity();
     choice.direct_phases.push_back(direct <= toom);
     choice.cost += std::min(direct, toom);
-    if (toom < direct) weights += f[0].points() * f[1].points() * f[2].points() * c_in * out_vectors * 64;
+    if (toom < direct)
+      weights += f[0].points() * f[1].points() * f[2].points() * f[2].blocks() * c_in * out_vectors * 64;
   }
   if (weights > kMaxWeightBytes) choice.cost = std::numeric_limits<double>::infinity();
   return choice;
@@ -132,21 +135,24 @@ double grouped_cost(const ConvShape& shape, const ConvGeometry& geometry) {
 // The cheapest transform, if it beats a direct kernel that is `direct_gain` times faster than float32's.
 std::unique_ptr<ConvKernel> worthwhile_toom(const ConvShape& shape, double direct_gain, Exactness exactness,
                                             double& cost) {
-  if (shape.groups != 1) return nullptr;
-  const ConvGeometry geometry(shape);
-  const Choice direct = evaluate(shape, geometry, {1, 1, 1}, exactness);
+  if (shape.groups != 1 || shape.step != Extents{1, 1, 1}) return nullptr;
+  const Extents period = residue_periods(shape);
+  if (!few_residues(period)) return nullptr;
+  const ConvShape own = residue_shape(shape, period, {0, 0, 0});
+  const ConvGeometry geometry(own);
+  const Choice direct = evaluate(own, geometry, {1, 1, 1}, exactness);
   Choice best = direct;
   Extents tile;
   // A box that keeps windows together must also be able to keep tiles whole.
   auto compatible = [&](int axis) {
-    const int64_t quantum = shape.stride[axis] * tile[axis], window = shape.window[axis];
+    const int64_t quantum = shape.stride[axis] * tile[axis] * period[axis], window = shape.window[axis];
     return quantum % window == 0 || window % quantum == 0 || quantum >= shape.out[axis];
   };
   for (tile[0] = 1; tile[0] <= 4; ++tile[0]) {
     for (tile[1] = 1; tile[1] <= 4; ++tile[1]) {
       for (tile[2] = 1; tile[2] <= 4; ++tile[2]) {
         if (!compatible(0) || !compatible(1) || !compatible(2)) continue;
-        Choice choice = evaluate(shape, geometry, tile, exactness);
+        Choice choice = evaluate(own, geometry, tile, exactness);
         if (choice.cost < best.cost) best = std::move(choice);
       }
     }

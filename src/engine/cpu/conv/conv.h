@@ -1,9 +1,11 @@
 #pragma once
-// The transposed convolution of one tile, as one object an algorithm: direct sums, bfloat16 dot products, or
+// The convolution of one tile, as one object an algorithm: direct sums, bfloat16 dot products, or
 // Toom-Cook transforms. A kernel knows nothing of samples, layouts of whole tensors or what follows it.
 //
 // Everything has three spatial axes; a convolution of lower rank has extents of 1 in front. Per axis, output
-// o collects input i and tap k with o + padding = i*stride + k*dilation. Outputs of one residue o mod stride
+// o collects input i and tap k with o*step + padding = i*stride + k*dilation, where step or stride is 1: a
+// transposed convolution has a stride; an ordinary one of stride t and padding p, with its taps in reverse,
+// is step = t and padding = dilation*(kernel - 1) - p. Outputs of one residue o mod stride
 // (a *phase* when taken over all axes) read the same taps, so that each phase is a small dense correlation.
 #include <algorithm>
 #include <array>
@@ -30,13 +32,15 @@ inline int64_t common_multiple(int64_t a, int64_t b) {
 
 struct ConvShape {
   int64_t c_in = 1, c_out = 1, groups = 1;
-  Extents kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1}, padding = {0, 0, 0};
-  Extents in = {1, 1, 1};   // of the whole tensor: taps that reach outside of it are left out
-  Extents out = {1, 1, 1};  // of the whole tensor: no box reaches outside of it
+  Extents kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1};
+  Extents padding = {0, 0, 0};  // may be negative
+  Extents in = {1, 1, 1};       // of the whole tensor: taps that reach outside of it are left out
+  Extents out = {1, 1, 1};      // of the whole tensor: no box reaches outside of it
   // For the choice of an algorithm only: what every box keeps together (a pool), and of how many blocks of
   // output channels this is one.
   Extents window = {1, 1, 1};
   int64_t blocks = 1;
+  Extents step = {1, 1, 1};  // of an ordinary convolution: more than 1 only where the stride is 1
 };
 
 // The positions lo + step*i, 0 <= i < extent, of each axis.
@@ -46,12 +50,14 @@ struct Box {
 };
 
 // Input positions, channels last: element (position, channel) is data[position*ld + channel], positions
-// numbered along width first. `box` may reach outside of the tensor, where the caller puts zeros; its steps
-// are 1. `data` holds float or bfloat16, as ConvKernel::input_type() says.
+// numbered along width first; or `pitch` says how many elements lie between neighbours on each axis. `box`
+// may reach outside of the tensor, where the caller puts zeros; its steps are 1. `data` holds float or
+// bfloat16, as ConvKernel::input_type() says.
 struct ConvInput {
   const void* data = nullptr;
   Box box;
-  int64_t ld = 0;  // at least channels_in(), and even for bfloat16
+  int64_t ld = 0;             // at least channels_in(), and even for bfloat16
+  Extents pitch = {0, 0, 0};  // all zero: as `box` and `ld` say
 };
 
 // Output positions, channels last and float32. Each step is 1, or the stride of its axis: then only one
@@ -59,7 +65,8 @@ struct ConvInput {
 struct ConvOutput {
   float* data = nullptr;
   Box box;
-  int64_t ld = 0;  // at least channels_out()
+  int64_t ld = 0;             // at least channels_out()
+  Extents pitch = {0, 0, 0};  // as of ConvInput
 };
 
 // Immutable: one algorithm for one shape; any number of threads may share it.

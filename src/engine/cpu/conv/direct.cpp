@@ -122,9 +122,14 @@ const BlockOps& DirectConv::ops_for(const void* packed, const ConvInput& input, 
 
 void DirectConv::clear_padding(const ConvOutput& output) const {
   if (channels_out() == shape_.c_out) return;
-  for (int64_t i = 0; i < output.box.count(); ++i) {
-    float* position = output.data + i * output.ld;
-    std::fill(position + shape_.c_out, position + channels_out(), 0.0f);
+  const Extents pitch = pitch_of(output);
+  for (int64_t d = 0; d < output.box.extent[0]; ++d) {
+    for (int64_t h = 0; h < output.box.extent[1]; ++h) {
+      for (int64_t w = 0; w < output.box.extent[2]; ++w) {
+        float* position = output.data + d * pitch[0] + h * pitch[1] + w * pitch[2];
+        std::fill(position + shape_.c_out, position + channels_out(), 0.0f);
+      }
+    }
   }
 }
 
@@ -135,7 +140,7 @@ void DirectConv::compute(const void* packed, const ConvInput& input, const ConvO
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     AxisRun run[3];
     if (phase_runs(geometry_, output.box, i, run)) {
-      compute_phase(ops, packed, i, input, run, output.data, output_steps(output), scratch);
+      compute_phase(ops, packed, i, input, run, output.data, pitch_of(output), scratch);
     }
   }
 }
@@ -151,7 +156,8 @@ void DirectConv::compute_phase(const BlockOps& ops, const void* packed, int64_t 
     if (axis == 3) return compute_part(ops, packed, phase, input, part, taps, output, output_step, scratch);
     AxisRun rest = run[axis];
     while (rest.count > 0) {
-      const AxisPart next = next_part(geometry_.residues[axis][e[axis]], rest, shape_.in[axis]);
+      const AxisPart next =
+          next_part(geometry_.residues[axis][e[axis]], rest, shape_.step[axis], shape_.in[axis]);
       part[axis] = rest;
       part[axis].count = next.count;
       taps[axis] = {next.tap, next.tap_end};
@@ -166,8 +172,8 @@ void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t p
                               const AxisRun (&run)[3], const Taps (&taps)[3], float* output,
                               const Extents& output_step, void* scratch) const {
   const auto e = geometry_.phase(phase);
-  const int64_t ld = input.ld / pair_;
-  const Extents in_step = {input.box.extent[1] * input.box.extent[2] * ld, input.box.extent[2] * ld, ld};
+  Extents pitch = pitch_of(input);  // of elements
+  for (int64_t& p : pitch) p /= pair_;
   const std::vector<Tap>*all[3], &wide = geometry_.residues[2][e[2]].taps;
   for (int axis = 0; axis < 3; ++axis) all[axis] = &geometry_.residues[axis][e[axis]].taps;
   int64_t *offsets = static_cast<int64_t*>(scratch), *order = offsets + max_taps_, segments = 0;
@@ -176,14 +182,15 @@ void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t p
       for (size_t w = taps[2].first; w < taps[2].end; ++w) {
         order[segments] = static_cast<int64_t>((d * all[1]->size() + h) * wide.size() + w);
         offsets[segments++] =
-            (*all[0])[d].shift * in_step[0] + (*all[1])[h].shift * in_step[1] + wide[w].shift * in_step[2];
+            (*all[0])[d].shift * pitch[0] + (*all[1])[h].shift * pitch[1] + wide[w].shift * pitch[2];
       }
     }
   }
   const float* in0 = static_cast<const float*>(input.data);
-  Extents out_step;
+  Extents in_step, out_step;
   for (int axis = 0; axis < 3; ++axis) {
-    in0 += (run[axis].j - input.box.lo[axis]) * in_step[axis];
+    in_step[axis] = shape_.step[axis] * pitch[axis];
+    in0 += run[axis].j * in_step[axis] - input.box.lo[axis] * pitch[axis];
     output += run[axis].first * output_step[axis];
     out_step[axis] = run[axis].every * output_step[axis];
   }

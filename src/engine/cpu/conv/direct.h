@@ -69,10 +69,4 @@ class DirectConv final : public ConvKernel {
   int64_t packed_floats_ = 0, max_taps_ = 0;
 };
 
-// Floats between neighbours of a box of outputs.
-inline Extents output_steps(const ConvOutput& output) {
-  return {output.box.extent[1] * output.box.extent[2] * output.ld, output.box.extent[2] * output.ld,
-          output.ld};
-}
-
 }  // namespace upweave::cpu

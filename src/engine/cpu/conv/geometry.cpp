@@ -6,16 +6,16 @@
 
 namespace upweave::cpu {
 
-ConvGeometry::ConvGeometry(const ConvShape& shape) : stride(shape.stride) {
+ConvGeometry::ConvGeometry(const ConvShape& shape) : stride(shape.stride), step(shape.step) {
   if (shape.c_in < 1 || shape.c_out < 1 || shape.groups < 1 || shape.c_in % shape.groups != 0 ||
       shape.c_out % shape.groups != 0) {
     throw invalid("channels {} -> {} do not divide into {} groups", shape.c_in, shape.c_out, shape.groups);
   }
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t s = shape.stride[axis], dilation = shape.dilation[axis], k_end = shape.kernel[axis];
-    if (s < 1 || dilation < 1 || k_end < 1 || shape.padding[axis] < 0) {
-      throw invalid("kernel {}, stride {}, dilation {}, padding {} on axis {}", k_end, s, dilation,
-                    shape.padding[axis], axis);
+    if (s < 1 || dilation < 1 || k_end < 1 || step[axis] < 1 || (s > 1 && step[axis] > 1)) {
+      throw invalid("kernel {}, stride {}, step {}, dilation {} on axis {}", k_end, s, step[axis], dilation,
+                    axis);
     }
     residues[axis].resize(s);
     for (int64_t k = 0; k < k_end; ++k) {
@@ -52,15 +52,16 @@ bool phase_runs(const ConvGeometry& geometry, const Box& box, int64_t phase, Axi
   return any;
 }
 
-AxisPart next_part(const Residue& residue, const AxisRun& run, int64_t in) {
+AxisPart next_part(const Residue& residue, const AxisRun& run, int64_t step, int64_t in) {
   AxisPart part = {run.count, 0, residue.taps.size()};
-  auto input = [&](size_t tap) { return run.j + residue.taps[tap].shift; };
+  auto input = [&](size_t tap) { return run.j * step + residue.taps[tap].shift; };
+  auto outputs = [&](int64_t inputs) { return (inputs + step - 1) / step; };
   // Shifts fall: the taps that reach behind the tensor's end come first, those before its start last.
   while (part.tap < part.tap_end && input(part.tap) >= in) ++part.tap;
   while (part.tap < part.tap_end && input(part.tap_end - 1) < 0) --part.tap_end;
   // One more tap becomes real, or one is lost, this many outputs on.
-  if (part.tap_end < residue.taps.size()) part.count = std::min(part.count, -input(part.tap_end));
-  if (part.tap < part.tap_end) part.count = std::min(part.count, in - input(part.tap));
+  if (part.tap_end < residue.taps.size()) part.count = std::min(part.count, outputs(-input(part.tap_end)));
+  if (part.tap < part.tap_end) part.count = std::min(part.count, outputs(in - input(part.tap)));
   return part;
 }
 
@@ -70,8 +71,9 @@ Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& ti
     const int64_t s = geometry.stride[axis], m = tile[axis];
     const int64_t last = output.lo[axis] + (output.extent[axis] - 1) * output.step[axis];
     const int64_t j_first = output.lo[axis] / s / m * m, j_end = round_up(last / s + 1, m);
-    box.lo[axis] = j_first + geometry.first_shift[axis];
-    box.extent[axis] = j_end - j_first + geometry.last_shift[axis] - geometry.first_shift[axis];
+    box.lo[axis] = j_first * geometry.step[axis] + geometry.first_shift[axis];
+    box.extent[axis] = (j_end - 1 - j_first) * geometry.step[axis] + 1 + geometry.last_shift[axis] -
+                       geometry.first_shift[axis];
   }
   return box;
 }

@@ -6,7 +6,7 @@
 
 namespace upweave::cpu {
 
-// Output stride*j + residue reads input j + shift through tap k.
+// Output stride*j + residue reads input step*j + shift through tap k.
 struct Tap {
   int64_t k, shift;
 };
@@ -19,14 +19,14 @@ struct ConvGeometry {
   explicit ConvGeometry(const ConvShape& shape);  // throws on sizes that make no sense
   std::array<std::vector<Residue>, 3> residues;   // stride[axis] of them
   Extents first_shift, last_shift;                // least and greatest over an axis' residues
-  Extents stride;
+  Extents stride, step;
 
   int64_t phases() const { return stride[0] * stride[1] * stride[2]; }
   std::array<int64_t, 3> phase(int64_t index) const;  // its residue on each axis, width fastest
 };
 
 // The outputs of one residue inside a box along one axis: output box index first + i*every reads inputs
-// j + i + shift, for 0 <= i < count.
+// step*(j + i) + shift, for 0 <= i < count.
 struct AxisRun {
   int64_t first, every, count, j;
 };
@@ -40,10 +40,17 @@ struct AxisPart {
   int64_t count;
   size_t tap, tap_end;
 };
-AxisPart next_part(const Residue& residue, const AxisRun& run, int64_t in);
+AxisPart next_part(const Residue& residue, const AxisRun& run, int64_t step, int64_t in);
 
 // The inputs that `output` needs if each axis' outputs are computed in whole tiles of stride*tile.
 Box input_box(const ConvGeometry& geometry, const Box& output, const Extents& tile);
+
+// Elements between neighbours on each axis.
+template <class Side>  // ConvInput or ConvOutput
+Extents pitch_of(const Side& side) {
+  if (side.pitch[2] != 0) return side.pitch;
+  return {side.box.extent[1] * side.box.extent[2] * side.ld, side.box.extent[2] * side.ld, side.ld};
+}
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 

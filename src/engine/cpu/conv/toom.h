@@ -8,11 +8,17 @@
 //   row p of G is p^j / N_p(p) (for infinity: 1 at j = r - 1),
 //   column p of A^T is p^i (for infinity: 1 at i = m - 1).
 // F(m, 1) and F(1, r) need no points: B^T is the identity there.
+//
+// More taps than a transform has are b blocks of r, the last filled up with zeros: block q reads the inputs
+// q*r further on, and the products of all blocks are summed at each point before A^T. That is b*n products
+// for m outputs.
 #include <cstdint>
 
 namespace upweave::cpu {
 
 constexpr int kMaxPoints = 8;
+constexpr int kMaxTaps = 48;      // of all blocks
+constexpr int kMostOfBlocks = 6;  // points of a transform that has blocks: as exact as direct sums
 
 // The finite points for n = 3 .. 8, found by trying small dyadic rationals for the least error of nested
 // transforms in float32: pairs +-p of moderate size, some on each side of 1. They are exact in binary, and so
@@ -48,8 +54,9 @@ constexpr double toom_coefficient(int n, int except, int j) {
 }
 
 struct ToomAxis {
-  int m, r;
+  int m, r, taps = r;
   constexpr int points() const { return m + r - 1; }
+  constexpr int blocks() const { return r > 0 ? (taps + r - 1) / r : 0; }
   constexpr bool plain() const { return m == 1 || r == 1; }
   constexpr double bt(int p, int j) const {
     return plain() ? (p == j) : toom_coefficient(points(), p, j);  // p = n - 1, infinity, leaves out nothing
@@ -121,5 +128,7 @@ struct ToomOps {
 
 const ToomOps& toom_ops();            // of the best instruction set here
 bool toom_serves(const ToomAxis& f);  // whether they have what it needs
+// For m outputs and as many taps: in blocks if there is no other way and the axis may have them.
+ToomAxis toom_axis(int64_t m, int64_t taps, bool blocks);
 
 }  // namespace upweave::cpu

@@ -22,40 +22,41 @@ bool mixes(const ToomAxis (&f)[3]) { return !f[0].plain() || !f[1].plain() || !f
 
 // How F(m, r) of one axis magnifies independent errors of its products: of output i, those that come with tap
 // t,
-//   noise[i][t] = sum over p of A^T[i][p]^2 * G[p][t]^2 * (sum over j of B^T[p][j]^2).
+//   noise[i][t] = sum over p of A^T[i][p]^2 * G[p][t]^2 * (sum over j of B^T[p][j]^2),
+// the same in each block of taps.
 struct AxisNoise {
-  explicit AxisNoise(const ToomAxis& f) : m(f.m), r(f.r) {
+  explicit AxisNoise(const ToomAxis& f) : m(f.m), taps(f.taps) {
     for (int p = 0; p < f.points(); ++p) {
       double b = 0;
       for (int j = 0; j < f.points(); ++j) b += squared(f.bt(p, j));
-      for (int t = 0; t < f.r; ++t) {
-        const double bg = b * squared(f.g(p, t));
+      for (int t = 0; t < f.taps; ++t) {
+        const double bg = b * squared(f.g(p, t % f.r));
         for (int i = 0; i < f.m; ++i) noise[i][t] += squared(f.at(i, p)) * bg;
       }
     }
   }
-  int m, r;
-  double noise[kMaxPoints][kMaxPoints] = {};
+  int m, taps;
+  double noise[kMaxPoints][kMaxTaps] = {};
 };
 
 // In the worst output of a tile, the sum over taps of their noise times a weight's mean square.
 double magnified(const AxisNoise (&axis)[3], const std::vector<double>& squares) {
-  const int lines = axis[0].r * axis[1].r;
+  const int lines = axis[0].taps * axis[1].taps;
   double line[kMaxPoints * kMaxPoints], plane[kMaxPoints], most = 0;
   for (int k = 0; k < axis[2].m; ++k) {
     const double* square = squares.data();
     for (int ab = 0; ab < lines; ++ab) {
       line[ab] = 0;
-      for (int c = 0; c < axis[2].r; ++c) line[ab] += axis[2].noise[k][c] * *square++;
+      for (int c = 0; c < axis[2].taps; ++c) line[ab] += axis[2].noise[k][c] * *square++;
     }
     for (int j = 0; j < axis[1].m; ++j) {
-      for (int a = 0; a < axis[0].r; ++a) {
+      for (int a = 0; a < axis[0].taps; ++a) {
         plane[a] = 0;
-        for (int b = 0; b < axis[1].r; ++b) plane[a] += axis[1].noise[j][b] * line[a * axis[1].r + b];
+        for (int b = 0; b < axis[1].taps; ++b) plane[a] += axis[1].noise[j][b] * line[a * axis[1].taps + b];
       }
       for (int i = 0; i < axis[0].m; ++i) {
         double sum = 0;
-        for (int a = 0; a < axis[0].r; ++a) sum += axis[0].noise[i][a] * plane[a];
+        for (int a = 0; a < axis[0].taps; ++a) sum += axis[0].noise[i][a] * plane[a];
         most = std::max(most, sum);
       }
     }
@@ -65,29 +66,32 @@ double magnified(const AxisNoise (&axis)[3], const std::vector<double>& squares)
 
 // What an output's sum of |x||w| must be, for the deviations of a transform to stay inside the bound on
 // direct sums: this times sqrt(Q) and the root of `magnified`. Of a product, its operands' rounding counts
-// 2.5 u^2, and a sum of c_in of them adds 0.08 u^2 c_in if their signs vary, up to 0.058 u^2 c_in^2 if they
-// do not; `one_sign` says how far the weights are from varying.
-double scale(double c_in, double taps, double one_sign) {
-  return kDeviations * std::sqrt(2.5 + 0.08 * c_in + 0.058 * c_in * c_in * one_sign) /
-         (4 + 2 * std::sqrt(c_in * taps));
+// 2.5 u^2, and a sum of n of them (the channels of all blocks) adds 0.08 u^2 n if their signs vary, up to
+// 0.058 u^2 n^2 if they do not; `one_sign` says how far the weights are from varying. `terms` are those of a
+// direct sum.
+double scale(double n, double terms, double one_sign) {
+  return kDeviations * std::sqrt(2.5 + 0.08 * n + 0.058 * n * n * one_sign) / (4 + 2 * std::sqrt(terms));
+}
+double summed(const ToomAxis (&f)[3], double c_in) {
+  return c_in * f[0].blocks() * f[1].blocks() * f[2].blocks();
 }
 
 // The least sum over the taps that are left where each axis of `cut` keeps one.
 double least_left(const ToomAxis (&f)[3], const std::vector<double>& taps, int cut) {
-  double left[kMaxPoints * kMaxPoints * kMaxPoints];  // of what is kept on cut axes
   int n = 1, step[3];
   for (int axis = 2; axis >= 0; --axis) {
     step[axis] = cut >> axis & 1 ? n : 0;
-    if (cut >> axis & 1) n *= f[axis].r;
+    if (cut >> axis & 1) n *= f[axis].taps;
   }
-  std::fill_n(left, n, 0.0);
+  std::vector<double> left(static_cast<size_t>(n));  // of what is kept on cut axes
   size_t t = 0;
-  for (int a = 0; a < f[0].r; ++a) {
-    for (int b = 0; b < f[1].r; ++b) {
-      for (int c = 0; c < f[2].r; ++c) left[a * step[0] + b * step[1] + c * step[2]] += taps[t++];
+  for (int a = 0; a < f[0].taps; ++a) {
+    for (int b = 0; b < f[1].taps; ++b) {
+      for (int c = 0; c < f[2].taps; ++c)
+        left[static_cast<size_t>(a * step[0] + b * step[1] + c * step[2])] += taps[t++];
     }
   }
-  return *std::min_element(left, left + n);
+  return *std::min_element(left.begin(), left.end());
 }
 
 }  // namespace
@@ -96,12 +100,12 @@ bool toom_limits(const ToomAxis (&f)[3], const PhaseWeights& weights, ToomLimits
   *limits = {};
   if (!mixes(f)) return true;
   const AxisNoise axis[3] = {AxisNoise(f[0]), AxisNoise(f[1]), AxisNoise(f[2])};
-  const size_t taps = static_cast<size_t>(f[0].r * f[1].r * f[2].r);
+  const size_t taps = static_cast<size_t>(f[0].taps * f[1].taps * f[2].taps);
   const double n = static_cast<double>(weights.c_in), terms = n * static_cast<double>(taps);
   std::array<double, 8> cut = {};
   double spread = 0;
   size_t several = 0;  // axes of more than one tap: no other can be cut and keep any
-  for (int i = 0; i < 3; ++i) several |= f[i].r > 1 ? size_t{1} << i : 0;
+  for (int i = 0; i < 3; ++i) several |= f[i].taps > 1 ? size_t{1} << i : 0;
   // Of each tap and output channel: sums over the input's channels. All in the order of memory.
   struct TapSums {
     double magnitude = 0, value = 0, square = 0;
@@ -135,8 +139,7 @@ bool toom_limits(const ToomAxis (&f)[3], const PhaseWeights& weights, ToomLimits
     }
     if (square == 0) continue;  // this channel is zero, and transforms know it
     if (seen[co] * seen[co] < kLeastShare * n * square) return false;
-    const double needed =
-        scale(n, static_cast<double>(taps), alike / square) * std::sqrt(magnified(axis, squares));
+    const double needed = scale(summed(f, n), terms, alike / square) * std::sqrt(magnified(axis, squares));
     for (size_t a = 0; a < 8; ++a) {
       if ((a & several) == a) cut[a] = std::max(cut[a], needed / least_left(f, mean, static_cast<int>(a)));
     }
@@ -154,12 +157,12 @@ bool toom_limits(const ToomAxis (&f)[3], const PhaseWeights& weights, ToomLimits
 bool serves_normal_data(const ToomAxis (&f)[3], int64_t c_in) {
   if (!mixes(f)) return true;
   const AxisNoise axis[3] = {AxisNoise(f[0]), AxisNoise(f[1]), AxisNoise(f[2])};
-  const std::vector<double> ones(static_cast<size_t>(f[0].r * f[1].r * f[2].r), 1.0);
+  const std::vector<double> ones(static_cast<size_t>(f[0].taps * f[1].taps * f[2].taps), 1.0);
   const double n = static_cast<double>(c_in), taps = static_cast<double>(ones.size());
   const double least = 0.8 * n - 1.8 * std::sqrt(n), most = n + 4.2 * std::sqrt(n);
   const double mean = 0.8 - 1.8 / std::sqrt(n * taps), alike = 0.64 - 1.02 / std::sqrt(n * taps);
   return least > 0 && mean > 0 && alike > 0 &&
-         taps * mean * least >= scale(n, taps, 0) * std::sqrt(magnified(axis, ones) * most) &&
+         taps * mean * least >= scale(summed(f, n), n * taps, 0) * std::sqrt(magnified(axis, ones) * most) &&
          n * taps * alike * alike >= kLeastTerms;
 }
 

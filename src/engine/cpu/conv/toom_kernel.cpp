@@ -25,7 +25,7 @@ void ToomConv::compute(const void* packed, const ConvInput& input, const ConvOut
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     AxisRun run[3];
     if (!direct_phase_[i] || !phase_runs(geometry_, output.box, i, run)) continue;
-    direct_.compute_phase(base + direct_at_, i, input, run, output.data, output_steps(output),
+    direct_.compute_phase(base + direct_at_, i, input, run, output.data, pitch_of(output),
                           call.buffer.direct);
   }
   Group g;
@@ -88,20 +88,20 @@ void ToomConv::compute_group(const Call& call, const Group& group) const {
 ToomConv::View ToomConv::transform_depth(const Call& call, const Group& group,
                                          const ToomResidue& depth) const {
   const Box& box = call.input.box;
-  const int64_t ld = call.input.ld, row = box.extent[2] * ld, plane = box.extent[1] * row;
+  const auto [plane, row, column] = pitch_of(call.input);
   const int64_t d = group.d * tile_[0] + geometry_.first_shift[0] + depth.window - box.lo[0];
   const int64_t h = group.h0 * tile_[1] + geometry_.first_shift[1] - box.lo[1];
   const int64_t w = group.w0 * tile_[2] + geometry_.first_shift[2] - box.lo[2];
-  const float* from = static_cast<const float*>(call.input.data) + d * plane + h * row + w * ld;
-  if (depth.axis.plain()) return {from, plane, row, 0, ld};
+  const float* from = static_cast<const float*>(call.input.data) + d * plane + h * row + w * column;
+  if (depth.axis.plain()) return {from, plane, row, 0, column};
 
   const int64_t in = channels_in(), line = group.columns * in;
   for (int64_t y = 0; y < group.rows; ++y) {
     AxisPass pass = {from + y * row, call.buffer.t1 + y * line, plane, group.rows * line, in};
-    if (ld == in) {
+    if (column == in) {
       pass.count = line;
     } else {
-      pass.repeat = group.columns, pass.from_next = ld, pass.to_next = in;
+      pass.repeat = group.columns, pass.from_next = column, pass.to_next = in;
     }
     ops_.input[depth.axis.points()](pass);
   }
@@ -142,7 +142,7 @@ void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue 
   const int64_t blocks = (tiles + kBlockRows - 1) / kBlockRows;
   const ToomAxis fd = r[0].axis, fh = r[1].axis, fw = r[2].axis;
   const int nd = fd.points(), nw = fw.points();
-  const int64_t point_floats = shape_.c_in * out;
+  const int64_t taken = fw.blocks(), point_floats = taken * shape_.c_in * out;
   const auto plane = fd.r == 1 || fw.r == 1 ? nullptr : ops_.output_plane[fd.m][nd][fw.m][nw];
   for (int ph = 0; ph < fh.points(); ++ph) {
     const float* weights = call.packed + phase_at_[phase] + ph * nw * nd * point_floats;
@@ -150,19 +150,22 @@ void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue 
       const int64_t first = tiles * block / blocks, rows = tiles * (block + 1) / blocks - first;
       for (int64_t i = 0; i < rows; ++i) {
         const int64_t y = (first + i) / group.wide, x = (first + i) % group.wide;
-        const AxisPass pass = {
-            view.data + ph * view.h + y * view.tile_row + (x * tile_[2] + r[2].window) * view.column,
-            call.buffer.u + i * in,
-            view.column,
-            nd * u_step(),
-            in,
-            nd,
-            view.d,
-            u_step()};
-        if (fw.plain()) {
-          ops_.copy(pass, nw);
-        } else {
-          ops_.input[nw](pass);
+        const float* from =
+            view.data + ph * view.h + y * view.tile_row + (x * tile_[2] + r[2].window) * view.column;
+        for (int64_t q = 0; q < taken; ++q) {
+          const AxisPass pass = {from + q * fw.r * view.column,
+                                 call.buffer.u + (i * taken + q) * in,
+                                 view.column,
+                                 nd * u_step(),
+                                 in,
+                                 nd,
+                                 view.d,
+                                 u_step()};
+          if (fw.plain()) {
+            ops_.copy(pass, nw);
+          } else {
+            ops_.input[nw](pass);
+          }
         }
       }
       // An inverse that is the identity hands its destination to the step before it.
@@ -170,7 +173,7 @@ void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue 
       float* m1 = fw.r == 1 ? m2 : call.buffer.m1;
       float* m0 = fd.r == 1 ? m1 : call.buffer.m0;
       const int64_t step1 = fw.r == 1 ? ms : m1_step(), step0 = fd.r == 1 ? step1 : m1_step();
-      products(call.buffer.u, rows, weights, nw * nd, m0, step0);
+      multiply_block(call.buffer.u, rows, taken, weights, nw * nd, m0, step0);
       if (plane) {
         plane({m0, m2, step0, nd * step0, ms, fd.m * ms, rows * out});
         continue;
@@ -181,25 +184,26 @@ void ToomConv::multiply(const Call& call, const Group& group, const ToomResidue 
   }
 }
 
-// A block's matrix products, rows x c_in by c_in x channels_out at each point.
-void ToomConv::products(const float* u, int64_t rows, const float* weights, int64_t points, float* m,
-                        int64_t m_step) const {
-  const int64_t panel = block_.lanes * block_.panel_vectors, zero = 0;
+// A block's matrix products, rows x (blocks of taps x c_in) by as many x channels_out at each point.
+void ToomConv::multiply_block(const float* u, int64_t rows, int64_t blocks, const float* weights,
+                              int64_t points, float* m, int64_t m_step) const {
+  const int64_t panel = block_.lanes * block_.panel_vectors;
   BlockProduct p;
-  p.offsets = p.skips = &zero;
-  p.segments = 1;
+  p.offsets = block_at_.data();
+  p.skips = no_skips_.data();
+  p.segments = blocks;
   p.depth = shape_.c_in;
   p.products = points;
   p.ahead = kWeightsAhead;
   p.rows_next = u_step();
   p.out_next = m_step;
-  for (int64_t i = 0; i < rows; ++i) p.rows[i] = u + i * channels_in();
+  for (int64_t i = 0; i < rows; ++i) p.rows[i] = u + i * blocks * channels_in();
   for (int64_t first = 0; first < channels_out(); first += panel) {
     p.columns = static_cast<int>(std::min(panel, channels_out() - first));
     p.weights = weights;
     for (int64_t i = 0; i < rows; ++i) p.out[i] = m + i * channels_out() + first;
     block_.product[rows - 1](p);
-    weights += points * shape_.c_in * p.columns;
+    weights += points * blocks * shape_.c_in * p.columns;
   }
 }
 
@@ -208,7 +212,7 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
                      const AxisRun (&run)[3]) const {
   const int64_t out = channels_out(), ms = m2_step(group.tiles());
   const ToomAxis fh = r[1].axis;
-  const Extents step = output_steps(call.output);
+  const Extents step = pitch_of(call.output);
   auto invert = [&](const float* from, float* to, int64_t to_h, int64_t to_w) {
     const AxisPass pass = {from, to, tile_[2] * tile_[0] * ms, to_h, out, tile_[2], tile_[0] * ms, to_w};
     if (fh.r == 1) {
@@ -242,7 +246,7 @@ void ToomConv::store(const Call& call, const Group& group, const ToomResidue (&r
 // Where output i of a tile lies, of the phase that `run` describes.
 float* ToomConv::place(const Call& call, const AxisRun (&run)[3], const Extents& tile,
                        const Extents& i) const {
-  const Extents step = output_steps(call.output);
+  const Extents step = pitch_of(call.output);
   float* p = call.output.data;
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t j = tile[axis] * tile_[axis] + i[axis];

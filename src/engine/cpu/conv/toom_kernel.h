@@ -9,7 +9,7 @@
 // all phases of a depth residue, and height's serves all width residues. Within a point of height everything
 // stays in the near caches:
 //   T1[pd][row][column][ci]    T2[ph][pd][tile row][column][ci]           input, transformed along D, then H
-//   U[pw][pd][tile][ci]        M0[pw][pd][tile][co]                       one ph: along W, then the products
+//   U[pw][pd][tile][block][ci] M0[pw][pd][tile][co]                       one ph: along W, then the products
 //   M1[pw][id][tile][co]       M2[ph][iw][id][tile][co]                   inverse along D, then W; along H to
 //   the output
 #include <algorithm>
@@ -114,8 +114,8 @@ class ToomConv final : public ConvKernel {
   };
 
   const ToomResidue& residue(int axis, int64_t e) const { return residues_[axis][e]; }
-  int64_t points(int64_t phase) const;
-  int64_t u_step() const { return kBlockRows * channels_in() + kSkew; }
+  int64_t products(int64_t phase) const;  // of one tile and channel pair
+  int64_t u_step() const { return kBlockRows * max_blocks_ * channels_in() + kSkew; }
   int64_t m1_step() const { return kBlockRows * channels_out() + kSkew; }
   int64_t m2_step(int64_t tiles) const { return tiles * channels_out() + kSkew; }
   Buffers carve(float* scratch, size_t* bytes) const;
@@ -129,8 +129,8 @@ class ToomConv final : public ConvKernel {
                         const ToomResidue& height, const View& from) const;
   void multiply(const Call& call, const Group& group, const ToomResidue (&r)[3], const View& view,
                 int64_t phase) const;
-  void products(const float* u, int64_t rows, const float* weights, int64_t points, float* m,
-                int64_t m_step) const;
+  void multiply_block(const float* u, int64_t rows, int64_t blocks, const float* weights, int64_t points,
+                      float* m, int64_t m_step) const;
   void store(const Call& call, const Group& group, const ToomResidue (&r)[3], const AxisRun (&run)[3]) const;
   float* place(const Call& call, const AxisRun (&run)[3], const Extents& tile, const Extents& i) const;
   ToomLimits limits(const Call& call, int64_t phase) const;
@@ -166,10 +166,12 @@ class ToomConv final : public ConvKernel {
   const ToomOps& ops_;
   std::array<std::vector<ToomResidue>, 3> residues_;
   Extents max_points_ = {1, 1, 1};
+  int64_t max_blocks_ = 1;                    // of taps along width
+  std::vector<int64_t> block_at_, no_skips_;  // where each block's channels are, in a row of U
   int64_t max_group_ = 1;
   // Packed: a flag (are the weights fit for transforms?), what least^2 over most squares must be for a tile
   // that is fit for all phases, each phase's limits; the direct kernel's form; then for each phase, each ph,
-  // each panel of output channels and its points pw, pd: c_in x width.
+  // each panel of output channels and its points pw, pd: blocks of taps x c_in x width.
   static constexpr int64_t kLimitsAt = 2, kLimitFloats = 9;
   int64_t direct_at_ = 0, packed_floats_ = 0;
   bool strict_;

@@ -44,7 +44,8 @@ void ToomConv::pack(const double* kernel, void* packed, int threads) const {
   base[0] = fit ? 1.0f : 0.0f;
   if (!fit) return;
 
-  const int64_t out = channels_out(), most = kMaxPoints * kMaxPoints * kMaxPoints * out;
+  const int64_t out = channels_out(), wide = max_blocks_ * kMaxPoints,
+                most = max_points_[0] * max_points_[1] * wide * out;
   std::array<std::vector<std::vector<double>>, 3> g;
   for (int axis = 0; axis < 3; ++axis) {
     for (const ToomResidue& r : residues_[axis]) g[axis].push_back(g_matrix(r.axis));
@@ -83,10 +84,10 @@ bool ToomConv::pack_limits(const double* kernel, float* base) const {
     const auto e = geometry_.phase(phase);
     const ToomAxis f[3] = {residue(0, e[0]).axis, residue(1, e[1]).axis, residue(2, e[2]).axis};
     tap_at.clear();
-    auto k = [&](int axis, int t) { return geometry_.residues[axis][e[axis]].taps[f[axis].r - 1 - t].k; };
-    for (int d = 0; d < f[0].r; ++d) {
-      for (int h = 0; h < f[1].r; ++h) {
-        for (int w = 0; w < f[2].r; ++w)
+    auto k = [&](int axis, int t) { return geometry_.residues[axis][e[axis]].taps[f[axis].taps - 1 - t].k; };
+    for (int d = 0; d < f[0].taps; ++d) {
+      for (int h = 0; h < f[1].taps; ++h) {
+        for (int w = 0; w < f[2].taps; ++w)
           tap_at.push_back((k(0, d) * shape_.kernel[1] + k(1, h)) * shape_.kernel[2] + k(2, w));
       }
     }
@@ -113,18 +114,23 @@ void ToomConv::pack_phase(const double* taps, const std::array<const double*, 3>
   const int64_t out = channels_out(), nd = f[0].points(), nh = f[1].points(), nw = f[2].points();
 
   // a[td][th][tw][co], the last tap first: shifts fall as taps rise, and a correlation reads forward.
-  auto k = [&](int axis, int t) { return geometry_.residues[axis][e[axis]].taps[f[axis].r - 1 - t].k; };
+  auto k = [&](int axis, int t) { return geometry_.residues[axis][e[axis]].taps[f[axis].taps - 1 - t].k; };
+  const int blocks = f[2].blocks(), wide = blocks * f[2].r;
   double* to = a;
   for (int td = 0; td < f[0].r; ++td) {
     for (int th = 0; th < f[1].r; ++th) {
-      for (int tw = 0; tw < f[2].r; ++tw, to += out) {
+      for (int tw = 0; tw < wide; ++tw, to += out) {
+        if (tw >= f[2].taps) {
+          std::fill_n(to, out, 0.0);
+          continue;
+        }
         const double* from =
             taps + ((k(0, td) * shape_.kernel[1] + k(1, th)) * shape_.kernel[2] + k(2, tw)) * out;
         std::copy(from, from + out, to);
       }
     }
   }
-  const int64_t line = f[2].r * out;
+  const int64_t line = wide * out, depth = blocks * shape_.c_in;
   for (int64_t pd = 0; pd < nd; ++pd) {  // b[pd][th][tw][co]
     ops_.weights(a, f[1].r * line, g[0] + pd * f[0].r, f[0].r, b + pd * f[1].r * line, f[1].r * line);
   }
@@ -137,11 +143,13 @@ void ToomConv::pack_phase(const double* taps, const std::array<const double*, 3>
   for (int64_t ph = 0; ph < nh; ++ph) {
     for (int64_t first = 0; first < out; first += panel) {
       const int64_t width = std::min(panel, out - first);
-      float* block = weights + (ph * points * out + first * points) * shape_.c_in + ci * width;
+      float* panel_at = weights + (ph * points * out + first * points) * depth + ci * width;
       for (int64_t pw = 0; pw < nw; ++pw) {
         for (int64_t pd = 0; pd < nd; ++pd) {
-          ops_.round_weights(a + (pd * nh + ph) * line + first, out, g[2] + pw * f[2].r, f[2].r,
-                             block + (pw * nd + pd) * shape_.c_in * width, width);
+          for (int64_t q = 0; q < blocks; ++q) {
+            ops_.round_weights(a + (pd * nh + ph) * line + q * f[2].r * out + first, out, g[2] + pw * f[2].r,
+                               f[2].r, panel_at + ((pw * nd + pd) * depth + q * shape_.c_in) * width, width);
+          }
         }
       }
     }

@@ -6,12 +6,24 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "engine/cpu/conv/dilated.h"
 #include "engine/cpu/conv/toom_kernel.h"
 
 namespace upweave::cpu {
 
 bool toom_serves(const ToomAxis& f) {
   return f.r > 0 && f.m > 0 && f.points() <= kMaxPoints && (f.r == 1 || toom_ops().output[f.m][f.points()]);
+}
+
+ToomAxis toom_axis(int64_t m, int64_t taps, bool blocks) {
+  ToomAxis best = {static_cast<int>(m), static_cast<int>(taps)};
+  if (!blocks || m == 1 || taps < 2 || taps > kMaxTaps || toom_serves(best)) return best;
+  for (int r = 2; m + r - 1 <= kMostOfBlocks; ++r) {
+    const ToomAxis f = {static_cast<int>(m), r, static_cast<int>(taps)};
+    if (!toom_serves(f)) continue;
+    if (best.blocks() == 1 || f.points() * f.blocks() < best.points() * best.blocks()) best = f;
+  }
+  return best;
 }
 
 ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vector<bool>& direct_phases,
@@ -24,17 +36,27 @@ ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vecto
       ops_(toom_ops()),
       strict_(precision == Precision::kStrict) {
   if (shape.groups != 1) throw fail(Status::kUnsupported, "no transform for {} groups", shape.groups);
+  for (const int64_t step : shape.step) {
+    if (step != 1) throw fail(Status::kUnsupported, "no transform for a step of {}", step);
+  }
   std::array<std::vector<bool>, 3> served;
   for (int axis = 0; axis < 3; ++axis) {
     for (const Residue& residue : geometry_.residues[axis]) {
-      const ToomAxis f = {static_cast<int>(tile[axis]), static_cast<int>(residue.taps.size())};
       const std::vector<Tap>& taps = residue.taps;  // equally far apart: neighbouring inputs only
+      const ToomAxis f = toom_axis(tile[axis], static_cast<int64_t>(taps.size()), axis == 2);
       const bool ok = toom_serves(f) && (taps.size() < 2 || taps[0].shift - taps[1].shift == 1);
       served[axis].push_back(ok);
       residues_[axis].push_back({f, ok ? residue.taps.back().shift - geometry_.first_shift[axis] : 0});
-      if (ok) max_points_[axis] = std::max<int64_t>(max_points_[axis], f.points());
+      if (!ok) continue;
+      max_points_[axis] = std::max<int64_t>(max_points_[axis], f.points());
+      max_blocks_ = std::max<int64_t>(max_blocks_, f.blocks());
+      // What fills up a block of taps is read, too.
+      geometry_.last_shift[axis] =
+          std::max(geometry_.last_shift[axis], taps.back().shift + f.blocks() * f.r - 1);
     }
   }
+  for (int64_t q = 0; q < max_blocks_; ++q) block_at_.push_back(q * channels_in());
+  no_skips_.assign(block_at_.size(), 0);
   direct_at_ = round_up(kLimitsAt + kLimitFloats * geometry_.phases(), 16);
   packed_floats_ = direct_at_ + round_up(static_cast<int64_t>(direct_.packed_bytes() / sizeof(float)), 16);
   bool any = false;
@@ -44,7 +66,7 @@ ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vecto
                         (i < static_cast<int64_t>(direct_phases.size()) && direct_phases[i]);
     direct_phase_.push_back(direct);
     phase_at_.push_back(packed_floats_);
-    if (!direct) packed_floats_ += points(i) * shape.c_in * channels_out();
+    if (!direct) packed_floats_ += products(i) * shape.c_in * channels_out();
     any = any || !direct;
   }
   if (!any) {
@@ -58,10 +80,11 @@ ToomConv::ToomConv(const ConvShape& shape, const Extents& tile, const std::vecto
   }
 }
 
-int64_t ToomConv::points(int64_t phase) const {
+int64_t ToomConv::products(int64_t phase) const {
   const auto e = geometry_.phase(phase);
-  return int64_t{residue(0, e[0]).axis.points()} * residue(1, e[1]).axis.points() *
-         residue(2, e[2]).axis.points();
+  const ToomAxis& wide = residue(2, e[2]).axis;
+  return int64_t{residue(0, e[0]).axis.points()} * residue(1, e[1]).axis.points() * wide.points() *
+         wide.blocks();
 }
 
 // Lays the buffers of the largest group one after the other; `bytes` receives their sum.
@@ -112,7 +135,7 @@ double ToomConv::products_per_output() const {
   double all = 0;
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     const double tile = static_cast<double>(tile_[0] * tile_[1] * tile_[2]);
-    all += direct_phase_[i] ? static_cast<double>(direct_.taps(i)) : static_cast<double>(points(i)) / tile;
+    all += direct_phase_[i] ? static_cast<double>(direct_.taps(i)) : static_cast<double>(products(i)) / tile;
   }
   return all / static_cast<double>(geometry_.phases());
 }
@@ -123,7 +146,8 @@ std::string ToomConv::describe() const {
     if (shape_.kernel[axis] == 1 && tile_[axis] == 1) continue;
     std::string of_axis;
     for (const ToomResidue& r : residues_[axis]) {
-      const std::string f = fmt::format("F({},{})", r.axis.m, r.axis.r);
+      const std::string blocks = r.axis.blocks() > 1 ? fmt::format("{} of ", r.axis.blocks()) : "",
+                        f = fmt::format("{}F({},{})", blocks, r.axis.m, r.axis.r);
       if (of_axis.find(f) == std::string::npos) of_axis += (of_axis.empty() ? "" : "|") + f;
     }
     axes += (axes.empty() ? "" : " x ") + of_axis;
@@ -151,7 +175,16 @@ std::string ToomConv::describe() const {
 
 std::unique_ptr<ConvKernel> make_toom_conv(const ConvShape& shape, const Extents& tile,
                                            const std::vector<bool>& direct_phases, Precision precision) {
-  return std::make_unique<ToomConv>(shape, tile, direct_phases, precision);
+  const auto make = [&](const ConvShape& s) {
+    return std::make_unique<ToomConv>(s, tile, direct_phases, precision);
+  };
+  const Extents period = residue_periods(shape);
+  if (period == Extents{1, 1, 1}) return make(shape);
+  if (!few_residues(period)) {
+    throw fail(Status::kUnsupported, "no transform for dilations of {}x{}x{}", period[0], period[1],
+               period[2]);
+  }
+  return std::make_unique<DilatedConv>(shape, make);
 }
 
 }  // namespace upweave::cpu

@@ -20,7 +20,7 @@ ToomLimits ToomConv::limits(const Call& call, int64_t phase) const {
 // there.
 void ToomConv::look_at(const Call& call, Group& group) const {
   const Box& box = call.input.box;
-  const int64_t ld = call.input.ld, row = box.extent[2] * ld, plane = box.extent[1] * row;
+  const auto [plane, row, column] = pitch_of(call.input);
   const Extents first = {group.d, group.h0, group.w0};
   Extents lo, window;  // of the group's first tile
   for (int axis = 0; axis < 3; ++axis) {
@@ -28,12 +28,12 @@ void ToomConv::look_at(const Call& call, Group& group) const {
     window[axis] = tile_[axis] + geometry_.last_shift[axis] - geometry_.first_shift[axis];
   }
   const float* from = static_cast<const float*>(call.input.data) + (lo[0] - box.lo[0]) * plane +
-                      (lo[1] - box.lo[1]) * row + (lo[2] - box.lo[2]) * ld;
+                      (lo[1] - box.lo[1]) * row + (lo[2] - box.lo[2]) * column;
   float *sums = call.buffer.sums, *squares = call.buffer.squares;
   for (int64_t d = 0; d < window[0]; ++d) {
     for (int64_t y = 0; y < group.rows; ++y) {
       const int64_t at = (d * group.rows + y) * group.columns;
-      ops_.measure(from + d * plane + y * row, channels_in(), ld, group.columns, sums + at, squares + at);
+      ops_.measure(from + d * plane + y * row, channels_in(), column, group.columns, sums + at, squares + at);
     }
   }
   // The part of a window that lies in the tensor, counted from the group's first position.
@@ -101,7 +101,7 @@ int64_t ToomConv::outputs(int axis, int64_t e, int64_t tile) const {
 int64_t ToomConv::real_taps(int axis, int64_t e, int64_t j) const {
   const ToomResidue& r = residue(axis, e);
   const int64_t first = j + geometry_.first_shift[axis] + r.window;
-  return std::max<int64_t>(0, std::min(first + r.axis.r, shape_.in[axis]) - std::max<int64_t>(first, 0));
+  return std::max<int64_t>(0, std::min(first + r.axis.taps, shape_.in[axis]) - std::max<int64_t>(first, 0));
 }
 
 // Whether the least sum of a position and the most squares tell that all outputs are as exact as direct sums.
@@ -118,7 +118,7 @@ bool ToomConv::even_enough(const Group& group, int64_t t, int64_t phase, const T
     if (n == 0) return true;
     const int64_t fewest = std::min(real_taps(axis, e[axis], first), real_taps(axis, e[axis], first + n - 1));
     taps *= static_cast<float>(fewest);
-    if (fewest < residue(axis, e[axis]).axis.r) cut |= size_t{1} << axis;
+    if (fewest < residue(axis, e[axis]).axis.taps) cut |= size_t{1} << axis;
   }
   return taps > 0 && survey.least >= limit.cut[cut] * survey.root &&
          taps * survey.least * survey.least >= limit.spread * survey.root * survey.root;
@@ -148,7 +148,7 @@ void ToomConv::ignore_outside(const Group& group, const float* sums, float* to) 
 // `measured` is the extent of the boxes that are there already.
 void ToomConv::measure_fields(const Call& call, const Group& group, int64_t phase, Extents& measured) const {
   const auto e = geometry_.phase(phase);
-  const Extents field = {residue(0, e[0]).axis.r, residue(1, e[1]).axis.r, residue(2, e[2]).axis.r};
+  const Extents field = {residue(0, e[0]).axis.taps, residue(1, e[1]).axis.taps, residue(2, e[2]).axis.taps};
   if (field == measured) return;
   measured = field;
   const Buffers& b = call.buffer;
@@ -181,7 +181,7 @@ ToomConv::Patch ToomConv::uneven_outputs(const Call& call, const Group& group, i
       fewest[3];  // that read the tensor, of each output; and whether not all of them do
   size_t cut[3][kMaxPoints];
   for (int axis = 0; axis < 3; ++axis) {
-    const int64_t all = residue(axis, e[axis]).axis.r;
+    const int64_t all = residue(axis, e[axis]).axis.taps;
     fewest[axis] = static_cast<float>(all);
     for (int64_t i = 0; i < n[axis]; ++i) {
       const int64_t real = real_taps(axis, e[axis], tile[axis] * tile_[axis] + i);
@@ -195,7 +195,7 @@ ToomConv::Patch ToomConv::uneven_outputs(const Call& call, const Group& group, i
   for (size_t a = 0; a < 8; ++a) {
     float real = 1;
     for (int axis = 0; axis < 3; ++axis)
-      real *= a >> axis & 1 ? fewest[axis] : static_cast<float>(residue(axis, e[axis]).axis.r);
+      real *= a >> axis & 1 ? fewest[axis] : static_cast<float>(residue(axis, e[axis]).axis.taps);
     share[a] = 1 / limit.cut[a];
     sure[a] = real > 0 && lowest * share[a] >= root && real * lowest * lowest >= limit.spread * root * root;
   }
@@ -262,7 +262,7 @@ void ToomConv::sum_directly(const Call& call, const AxisRun (&run)[3], const Ext
                   patch.end[axis] - patch.first[axis], run[axis].j + skip};
   }
   direct_.compute_phase(call.packed + direct_at_, phase, call.input, part, call.output.data,
-                        output_steps(call.output), call.buffer.direct);
+                        pitch_of(call.output), call.buffer.direct);
 }
 
 }  // namespace upweave::cpu

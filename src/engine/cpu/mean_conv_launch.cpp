@@ -19,7 +19,7 @@ class MeanConvLaunch final : public Launch {
       : x_(x), kernel_(kernel), bias_(bias), out_(result) {
     in_ = dims_of(shapes[0]);
     const size_t spatial = spatial_rank(shapes[0]);
-    const auto [stride, padding, extra, dilation, extent, groups] = conv_attrs(node, spatial);
+    const auto [stride, padding, extra, dilation, step, extent, groups] = conv_attrs(node, spatial);
     groups_ = groups;
     per_out_ = shapes[1][1];
     taps_ = extents_of(Shape(shapes[1].begin() + 2, shapes[1].end()), 1);

@@ -27,6 +27,7 @@ ConvShape conv_shape(const ConvGeometry& g) {
   s.stride = extents_of(g.stride, 1);
   s.dilation = extents_of(g.dilation, 1);
   s.padding = extents_of(g.padding, 0);
+  s.step = extents_of(g.step, 1);
   s.in = extents_of(g.in, 1);
   s.out = extents_of(g.out, 1);
   return s;

@@ -105,6 +105,7 @@ void list_steps(Convolution& t) {
 
 bool describe_conv(const ConvGeometry& g, const EpilogueNeeds& needs, Convolution& c, std::string& why) {
   if (g.groups != 1) return why = "the convolution has groups", false;
+  if (!g.every_output()) return why = "the convolution leaves outputs out", false;
   // Tables in a kernel's text have a row a phase and a step for each tap of each block of channels; of so
   // many the bytes of a tile and of its weights are 32-bit numbers, whether it fits or not.
   constexpr int64_t kMaxTablePhases = 4096, kMaxSteps = 16384, kMaxBlocks = 4096, kMaxInt = int64_t{1} << 30;

@@ -190,7 +190,8 @@ std::string over_last(const Lowering& l, Id id) {
             {"y", y}}));
 }
 
-// out[n, co, o] = sum over ci, k of x[n, ci, i] K[ci, co, k] where o = i s - p + k d; one thread an output.
+// out[n, co, o] = sum over ci, k of x[n, ci, i] K[ci, co, k] where o step + p = i s + k d; one thread an
+// output.
 std::string plain_conv(const Lowering& l, Id id) {
   const Node& node = l.graph[id];
   const ConvGeometry g = conv_geometry(l.graph, node);
@@ -199,7 +200,8 @@ std::string plain_conv(const Lowering& l, Id id) {
   std::string loops, close;
   for (size_t a = 0; a < g.spatial; ++a) {
     loops += code(
-        "for (int k$axis = 0; k$axis < $kernel; ++k$axis) { const int t$axis = o.x[$axis] + $padding - "
+        "for (int k$axis = 0; k$axis < $kernel; ++k$axis) { const int t$axis = o.x[$axis] * $step + $padding "
+        "- "
         "k$axis * $dilation; "
         "if (t$axis < 0 || t$axis % $stride || t$axis / $stride >= $in) continue; i.x[$axis] = t$axis / "
         "$stride; j.x[$axis] = k$axis; ",
@@ -208,6 +210,7 @@ std::string plain_conv(const Lowering& l, Id id) {
          {"padding", g.padding[a]},
          {"dilation", g.dilation[a]},
          {"stride", g.stride[a]},
+         {"step", g.step[a]},
          {"in", g.in[a]}});
     close += "}";
   }
@@ -237,7 +240,7 @@ void mean_conv(Lowering& l, Id id) {
   const Shape& in = l.graph[node.in[0]].shape;
   const Shape& kernel = l.graph[node.in[1]].shape;
   const size_t spatial = spatial_rank(in);
-  const auto [stride, padding, output_padding, dilation, extent, groups] = conv_attrs(node, spatial);
+  const auto [stride, padding, output_padding, dilation, step, extent, groups] = conv_attrs(node, spatial);
   const int64_t per_in = in[1] / groups, per_out = kernel[1];
   const Shape taps(kernel.begin() + 2, kernel.end());
   const int64_t tap_count = count(taps), sums = in[0] * in[1] * tap_count;

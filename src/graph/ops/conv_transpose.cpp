@@ -14,26 +14,31 @@ namespace {
 
 constexpr size_t kKernel = 1, kBias = 2;
 
-// O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, unless a rewrite cropped it to
-// `out`.
+// O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, of which every step-th is wanted,
+// unless a rewrite cropped it to `out`.
 Shape out_extents(const Graph& graph, const Node& node) {
   const Shape& in = shape_of(graph, node, 0);
   const Shape& kernel = shape_of(graph, node, kKernel);
   const size_t spatial = spatial_rank(in);
-  auto [stride, padding, extra, dilation, out, groups] = conv_attrs(node, spatial);
+  auto [stride, padding, extra, dilation, step, out, groups] = conv_attrs(node, spatial);
   double volume = 1;  // before padding
   for (size_t a = 0; a < spatial; ++a) {
     const char* ax = axis_suffix(a, spatial);
     const int64_t k = kernel[a + 2];
     if (stride[a] < 1) throw invalid("stride_{} is {}; it must be at least 1", ax, stride[a]);
     if (dilation[a] < 1) throw invalid("dilation_{} is {}; it must be at least 1", ax, dilation[a]);
+    if (step[a] < 1 || (step[a] > 1 && stride[a] > 1)) {
+      throw invalid("step_{} is {} beside a stride of {}; it must be at least 1, and one of them 1", ax,
+                    step[a], stride[a]);
+    }
     if (padding[a] < 0) throw invalid("padding_{} is {}; it must not be negative", ax, padding[a]);
     if (extra[a] < 0 || (extra[a] >= stride[a] && extra[a] >= dilation[a])) {
       throw invalid("output_padding_{} is {}; it must be smaller than stride_{}, which is {}", ax, extra[a],
                     ax, stride[a]);
     }
-    for (const auto& [name, value] : {std::pair("stride", stride[a]), std::pair("dilation", dilation[a]),
-                                      std::pair("padding", padding[a]), std::pair("out", out[a])}) {
+    for (const auto& [name, value] :
+         {std::pair("stride", stride[a]), std::pair("dilation", dilation[a]),
+          std::pair("padding", padding[a]), std::pair("step", step[a]), std::pair("out", out[a])}) {
       if (value > kMaxElements) throw invalid("{}_{} is {}; it must be at most 2^40", name, ax, value);
     }
     int64_t o = checked_mul(in[a + 2] - 1, stride[a], "the output extent");
@@ -57,7 +62,7 @@ Shape out_extents(const Graph& graph, const Node& node) {
           "the output's extent along {} is {}: input {}, kernel {}, stride {}, padding {}, output_padding {}",
           ax, o, in[a + 2], k, stride[a], padding[a], extra[a]);
     }
-    out[a] = o;
+    out[a] = (o - 1) / step[a] + 1;
   }
   return out;
 }
@@ -142,6 +147,12 @@ void for_each_row(const ConvGeometry& g, int64_t n, int64_t co, F f) {
                 int64_t missing) {  // axis3: 0 d, 1 h, 2 w; missing leading axes
     return axis3 + s >= 3 ? v[axis3 + s - 3] : missing;
   };
+  auto place = [&](size_t axis3, int64_t i,
+                   int64_t k) -> int64_t {  // -1: between the outputs that are wanted
+    const int64_t o = i * at(g.stride, axis3, 1) - at(g.padding, axis3, 0) + k * at(g.dilation, axis3, 1);
+    const int64_t step = at(g.step, axis3, 1);
+    return o < 0 || o % step != 0 ? -1 : o / step;
+  };
   const int64_t per_group_out = g.c_out / g.groups, per_group_in = g.c_in / g.groups,
                 group = co / per_group_out;
   const int64_t ID = at(g.in, 0, 1), IH = at(g.in, 1, 1), IW = at(g.in, 2, 1);
@@ -150,11 +161,11 @@ void for_each_row(const ConvGeometry& g, int64_t n, int64_t co, F f) {
   for (int64_t ci = group * per_group_in; ci < (group + 1) * per_group_in; ++ci) {
     for (int64_t id = 0; id < ID; ++id) {
       for (int64_t kd = 0; kd < KD; ++kd) {
-        const int64_t od = id * at(g.stride, 0, 1) - at(g.padding, 0, 0) + kd * at(g.dilation, 0, 1);
+        const int64_t od = place(0, id, kd);
         if (od < 0 || od >= OD) continue;
         for (int64_t ih = 0; ih < IH; ++ih) {
           for (int64_t kh = 0; kh < KH; ++kh) {
-            const int64_t oh = ih * at(g.stride, 1, 1) - at(g.padding, 1, 0) + kh * at(g.dilation, 1, 1);
+            const int64_t oh = place(1, ih, kh);
             if (oh < 0 || oh >= OH) continue;
             f((((n * g.c_in + ci) * ID + id) * IH + ih) * IW,
               (((ci * per_group_out + co % per_group_out) * KD + kd) * KH + kh) * KW,
@@ -171,9 +182,9 @@ template <class F>
 void along_row(const ConvGeometry& g, F f) {
   const size_t w = g.spatial - 1;
   for (int64_t kw = 0; kw < g.kernel[w]; ++kw) {
-    const int64_t shift = kw * g.dilation[w] - g.padding[w];  // ow = iw*stride + shift
+    const int64_t shift = kw * g.dilation[w] - g.padding[w];  // ow*step = iw*stride + shift
     const int64_t lo = shift < 0 ? (-shift + g.stride[w] - 1) / g.stride[w] : 0;
-    const int64_t last = g.out[w] - 1 - shift;
+    const int64_t last = (g.out[w] - 1) * g.step[w] - shift;
     const int64_t hi = last < 0 ? 0 : std::min(g.in[w], last / g.stride[w] + 1);
     f(kw, shift, lo, hi);
   }
@@ -205,9 +216,15 @@ void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
       for_each_row(g, n, co, [&](int64_t xi, int64_t ki, int64_t yi) {
         along_row(g, [&](int64_t kw, int64_t shift, int64_t lo, int64_t hi) {
           const double weight = k[ki + kw];
-          double* row = out.data.data() + yi + shift;
-          const int64_t stride = g.stride[g.spatial - 1];
-          for (int64_t iw = lo; iw < hi; ++iw) row[iw * stride] += x[xi + iw] * weight;
+          double* row = out.data.data() + yi;
+          const int64_t stride = g.stride[g.spatial - 1], step = g.step[g.spatial - 1];
+          if (step == 1) {
+            for (int64_t iw = lo; iw < hi; ++iw) row[iw * stride + shift] += x[xi + iw] * weight;
+          } else {  // the stride is 1
+            const int64_t first = (step - (lo + shift) % step) % step;
+            for (int64_t iw = lo + first; iw < hi; iw += step)
+              row[(iw + shift) / step] += x[xi + iw] * weight;
+          }
         });
       });
     }
@@ -230,7 +247,7 @@ void mean_conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   const Shape& xs = in[0]->shape;
   const Shape& ks = in[kKernel]->shape;
   const size_t spatial = spatial_rank(xs);
-  const auto [stride, padding, extra, dilation, extent, groups] = conv_attrs(node, spatial);
+  const auto [stride, padding, extra, dilation, step, extent, groups] = conv_attrs(node, spatial);
   const int64_t c_in = xs[1], per_out = ks[1], per_in = c_in / groups;
   const Shape taps(ks.begin() + 2, ks.end());
   const int64_t volume = count(Shape(xs.begin() + 2, xs.end())), tap_count = count(taps);
@@ -280,6 +297,7 @@ ConvAttrs conv_attrs(const Node& node, size_t spatial) {
           .padding = per_axis(node, "padding", spatial, 0),
           .output_padding = per_axis(node, "output_padding", spatial, 0),
           .dilation = per_axis(node, "dilation", spatial, 1),
+          .step = per_axis(node, "step", spatial, 1),
           .out = per_axis(node, "out", spatial, 0),
           .groups = conv_groups(node)};
 }
@@ -300,6 +318,7 @@ ConvGeometry conv_geometry(const Graph& graph, const Node& node) {
   g.stride = attrs.stride;
   g.padding = attrs.padding;
   g.dilation = attrs.dilation;
+  g.step = attrs.step;
   return g;
 }
 
@@ -332,6 +351,14 @@ int64_t pairs_up_to(const ConvGeometry& g, size_t axis, int64_t last) {
 }  // namespace
 
 int64_t taps_total(const ConvGeometry& g, size_t axis) {
+  if (g.step[axis] > 1) {  // pairs of an output and a tap that read the input, counted the other way round
+    ConvGeometry turned = g;
+    std::swap(turned.in, turned.out);
+    turned.stride = g.step;
+    turned.padding[axis] = g.dilation[axis] * (g.kernel[axis] - 1) - g.padding[axis];
+    turned.step[axis] = 1;
+    return taps_total(turned, axis);
+  }
   const int64_t before = g.padding[axis] - 1;
   return pairs_up_to(g, axis, before + g.out[axis]) - pairs_up_to(g, axis, before);
 }
@@ -380,6 +407,7 @@ std::vector<Operation> ops_conv_transpose() {
                {.name = "output_padding", .kind = Arg::Kind::kInts, .prefix = "op"},
                {.name = "dilation", .kind = Arg::Kind::kInts, .prefix = "d"},
                {.name = "groups", .kind = Arg::Kind::kInts, .prefix = "g", .single = true},
+               {.name = "step", .kind = Arg::Kind::kInts, .prefix = "step"},
                {.name = "out", .kind = Arg::Kind::kInts, .prefix = "out"}};
   conv.shape = conv_shape;
   conv.evaluate = conv_evaluate;

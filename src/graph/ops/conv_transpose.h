@@ -9,16 +9,19 @@ namespace upweave {
 // What conv_transpose and mean_conv say, one extent for each spatial axis.
 struct ConvAttrs {
   Shape stride, padding, output_padding, dilation;  // 1, 0, 0 and 1 unless said
+  Shape step;                                       // 1 unless said; every so many-th output is wanted
   Shape out;                                        // the output's extents where they are said, else 0
   int64_t groups;                                   // 1 unless said
 };
 ConvAttrs conv_attrs(const Node& node, size_t spatial);
 
-// Per spatial axis: output o collects every input i and tap k with o = i*stride - padding + k*dilation.
+// Per spatial axis: output o collects every input i and tap k with o*step + padding = i*stride + k*dilation. A
+// step of more than 1 is an ordinary convolution's stride: `stride` is 1 there.
 struct ConvGeometry {
   size_t spatial = 0;
   int64_t batch = 0, c_in = 0, c_out = 0, groups = 1;
-  Shape in, out, kernel, stride, padding, dilation;  // one extent an axis
+  Shape in, out, kernel, stride, padding, dilation, step;  // one extent an axis
+  bool every_output() const { return step == Shape(spatial, 1); }
 };
 
 ConvGeometry conv_geometry(const Graph& graph, const Node& node);  // of a node whose operands have shapes

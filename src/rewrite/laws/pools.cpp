@@ -131,9 +131,9 @@ std::optional<Graph> average_before_linear(const Graph& graph, Id id, Firing& fi
 }
 
 // avg_pool(convT(x; K)) = convT(x; K') with fewer taps and a smaller stride: see pool_taps for K'.
-// Needs windows that tile space and divide the stride on each axis, no dilation, and no other reader.
-// NaN reaches the same outputs. An infinity in x that met taps of both signs gave NaN; it now meets their
-// sum.
+// Needs windows that tile space and divide the stride on each axis, no dilation, no step, and no other
+// reader. NaN reaches the same outputs. An infinity in x that met taps of both signs gave NaN; it now meets
+// their sum.
 std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
   const Node& pool = graph[id];
   if (!is(pool, Op::kAvgPool)) return std::nullopt;
@@ -143,6 +143,7 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
   const Node& conv = graph[cid];
   if (!is(conv, Op::kConvTranspose) || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
   const ConvGeometry g = conv_geometry(graph, conv);
+  if (!g.every_output()) return std::nullopt;
   Attributes taps;
   taps.set("window", window);
   taps.set("padding", g.padding);
@@ -173,7 +174,7 @@ std::optional<Graph> pool_kernel(const Graph& graph, Id id, Firing& firing) {
 // statistics meet this mean again (a norm, x - mean) the difference would keep the rounding that cancels
 // between sums of the same products. Each tap must reach the output, for a NaN in one that does not was never
 // seen. NaN and infinities of x come out as before; an infinite tap made NaN of an x of 0 or of x of both
-// signs, and now meets their sum.
+// signs, and now meets their sum. No step.
 std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing) {
   const Node& mean = graph[id];
   if (!is(mean, Op::kMean) || mean.attrs.word("axes") != "space") return std::nullopt;
@@ -181,6 +182,7 @@ std::optional<Graph> mean_without_conv(const Graph& graph, Id id, Firing& firing
   const Node& conv = graph[cid];
   if (!is(conv, Op::kConvTranspose) || conv.in[2] != kNone || !only_user(graph, cid)) return std::nullopt;
   const ConvGeometry g = conv_geometry(graph, conv);
+  if (!g.every_output()) return std::nullopt;
   for (size_t a = 0; a < g.spatial; ++a) {
     if (!all_taps_land(g, a)) return std::nullopt;
   }

@@ -47,14 +47,6 @@ std::string set_index(const NormSets& sets, const std::string& at) {
   }
 }
 
-// for (int p2 = 0; ...) for each spatial axis of a window.
-std::string window_loops(const Shape& window) {
-  std::string text;
-  for (size_t a = 0; a < window.size(); ++a)
-    text += fmt::format("for (int p{0} = 0; p{0} < {1}; ++p{0}) ", a + 2, window[a]);
-  return text;
-}
-
 }  // namespace
 
 std::string number(double v) {
@@ -63,6 +55,13 @@ std::string number(double v) {
   const std::string text = fmt::format("{:.9g}", v);
   const std::string literal = text + (text.find_first_of(".e") == std::string::npos ? ".f" : "f");
   return v < 0 ? "(" + literal + ")" : literal;
+}
+
+std::string window_loops(const Shape& window) {
+  std::string text;
+  for (size_t a = 0; a < window.size(); ++a)
+    text += fmt::format("for (int p{0} = 0; p{0} < {1}; ++p{0}) ", a + 2, window[a]);
+  return text;
 }
 
 std::string dims(const Shape& shape) {
@@ -82,8 +81,7 @@ bool is_pointwise(const Node& node) {
 }
 
 bool computable(const Node& node) {
-  return is_pointwise(node) || is_pool(node) || is(node, Op::kCenter) || is(node, Op::kPoolTaps) ||
-         is(node, Op::kAdjustMoments);
+  return is_pointwise(node) || is_pool(node) || is(node, Family::kWeights) || is(node, Op::kAdjustMoments);
 }
 
 std::string Source::address(Id id) const {
@@ -207,34 +205,7 @@ std::string Source::compute(Id id) const {
     return fmt::format("const float m = {}; return i.x[0] == 0 ? fmaf(m, {}, {}) : m * {};",
                        operand(node.in[0], in, "i"), number(scale), shift, number(scale * scale));
   }
-  if (is(node, Op::kCenter)) {
-    const size_t axis = in.size() == 1 ? 0 : 1;
-    return fmt::format(
-        "double s = 0; At j = i; for (int c = 0; c < {1}; ++c) {{ j.x[{0}] = c; s += {2}; }} "
-        "return (float)({3} - s / {1});",
-        axis, in[axis], operand(node.in[0], in, "j"), operand(node.in[0], in, "i"));
-  }
-  if (is(node, Op::kPoolTaps)) {
-    const size_t spatial = in.size() - 2;
-    const Shape window = per_axis(node, "window", spatial, 1),
-                padding = per_axis(node, "padding", spatial, 0);
-    std::string at = "At j = i; bool inside = true; ";
-    double size = 1;
-    for (size_t a = 0; a < spatial; ++a) {
-      at += code(
-          "j.x[$axis] = (i.x[$axis] - $first) * $window + $padding + p$axis; inside = inside && j.x[$axis] "
-          ">= 0 && j.x[$axis] < "
-          "$in; ",
-          {{"axis", a + 2},
-           {"first", (padding[a] + window[a] - 1) / window[a]},
-           {"window", window[a]},
-           {"padding", padding[a]},
-           {"in", in[a + 2]}});
-      size *= static_cast<double>(window[a]);
-    }
-    return fmt::format("double s = 0; {}{{ {}if (inside) s += {}; }} return (float)(s / {}.);",
-                       window_loops(window), at, operand(node.in[0], in, "j"), size);
-  }
+  if (is(node, Family::kWeights)) return derived(node);
   return fmt::format("return {};", pointwise(node, operand(node.in[0], node.shape, "i"), "i"));
 }
 

@@ -25,6 +25,8 @@ struct Location {
 std::string number(double v);
 // Dims<2, 64, 8, 8, 1>
 std::string dims(const Shape& shape);
+// for (int p2 = 0; ...) for each spatial axis of a window.
+std::string window_loops(const Shape& window);
 // The pipeline's element type in device code.
 const char* type_name(Dtype dtype);
 
@@ -53,6 +55,7 @@ class Source {
   std::string compute(Id id) const;
 
  private:
+  std::string derived(const Node& node) const;  // what packing makes of parameters
   const Graph& graph_;
   const std::vector<bool>& weights_;
   Dtype dtype_;

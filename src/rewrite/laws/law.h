@@ -58,7 +58,16 @@ inline bool is_extreme_pool(const Node& node) { return one_of(node, {Op::kMaxPoo
 std::optional<Graph> drop_identity(const Graph&, Id, Firing&);
 std::optional<Graph> share_equal(const Graph&, Id, Firing&);
 std::optional<Graph> clamp_to_nan(const Graph&, Id, Firing&);
+std::optional<Graph> pad_into_conv(const Graph&, Id, Firing&);
+std::optional<Graph> split_padding(const Graph&, Id, Firing&);
+std::optional<Graph> conv_as_transposed(const Graph&, Id, Firing&);
 std::optional<Graph> split_bias(const Graph&, Id, Firing&);
+std::optional<Graph> scale_into_weights(const Graph&, Id, Firing&);
+std::optional<Graph> upsample_into_conv(const Graph&, Id, Firing&);
+std::optional<Graph> shuffle_into_conv(const Graph&, Id, Firing&);
+std::optional<Graph> crop_before_pointwise(const Graph&, Id, Firing&);
+std::optional<Graph> crop_into_conv(const Graph&, Id, Firing&);
+std::optional<Graph> join_convs(const Graph&, Id, Firing&);
 std::optional<Graph> drop_shift(const Graph&, Id, Firing&);
 std::optional<Graph> drop_scale(const Graph&, Id, Firing&);
 std::optional<Graph> center_weights(const Graph&, Id, Firing&);

@@ -168,7 +168,7 @@ TEST_F(Cli, ExplainPrintsEveryStage) {
     const Result r = run("explain batchnorm-tanh-maxpool-groupnorm --stages --engine " + std::string(engine));
     EXPECT_EQ(r.code, 0) << r.err;
     for (const std::string part : {"1. As written", "2. Rewritten by", "3. Plan: ", "pass 1, convolution %",
-                                   "workspace, from byte ", "4. Engine "})
+                                   "over the batch, from byte ", "4. Engine "})
       EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
   }
   EXPECT_NE(run("explain --help").out.find("--stages"), std::string::npos);

@@ -20,6 +20,7 @@
 #include "engine/cpu/tile/tile.h"
 #include "engine/reference/verify.h"
 #include "graph/text.h"
+#include "plan/explain.h"
 #include "rewrite/rewrite.h"
 
 // Counts what a run allocates with new.
@@ -91,7 +92,10 @@ inline std::vector<std::vector<char>> run_cpu_outputs(const Data& data, Dtype dt
   const auto plan = std::make_shared<const FusedPlan>(
       lower_to_plan(data.graph, tensor_shapes(data.graph), options, cpu_target(fuse)));
   const auto program = lower_to_program(plan, options);
-  if (notes) *notes = program->describe();
+  if (notes) {
+    *notes = program->describe();
+    notes->insert(notes->begin(), explain(*plan, options, {}));
+  }
   std::vector<const void*> parameters;
   for (const std::string& name : parameter_names(plan->source))
     parameters.push_back(data.bytes.at(name).data());

@@ -124,10 +124,10 @@ TEST(CpuMemory, WorkspaceOfTheCatalog) {
           shape[0] *= times;
       }
       for (const Dtype dtype : kTypes) {
-        const auto plan = std::make_shared<const FusedPlan>(
-            lower_to_plan(Pipeline::named(entry.slug).graph(), shapes, {.dtype = dtype}));
         for (const int threads : {1, 2}) {
           const Options options = {.dtype = dtype, .threads = threads};
+          const auto plan = std::make_shared<const FusedPlan>(
+              lower_to_plan(Pipeline::named(entry.slug).graph(), shapes, options));
           EXPECT_LE(static_cast<int64_t>(lower_to_program(plan, options)->workspace_bytes()),
                     threads * kLimit)
               << entry.slug << ", batch " << shapes.at("input")[0] << ", " << threads << " threads, dtype "

@@ -71,7 +71,7 @@ void check_plan(const FusedPlan& plan, Dtype dtype) {
     EXPECT_EQ(plan.places[id].kind == Kind::kWeights, plan.weights[id]);
     if (plan.places[id].kind != Kind::kOutput || id == plan.graph.output) continue;
     ++lent;
-    EXPECT_EQ(dtype, Dtype::kF32) << "16-bit elements would round twice";
+    EXPECT_EQ(plan.places[id].halves, dtype != Dtype::kF32) << "16-bit elements would round twice";
     EXPECT_EQ(plan.graph[id].shape, plan.graph[plan.graph.output].shape);
   }
   EXPECT_LE(lent, 1);
@@ -159,7 +159,7 @@ TEST(Five, SumLayerNormAvgPoolGelu) {
   EXPECT_EQ(find_op(plan, Op::kAdd), kNone) << "the addition is gone";
   ASSERT_EQ(plan.passes.size(), 1u);
   EXPECT_EQ(stages(plan, 0), (Names{"conv_transpose", "rms_norm", "avg_pool", "gelu"}));
-  EXPECT_EQ(plan.workspace_bytes, 0);
+  EXPECT_EQ(plan.workspace.values, 0);
   // Along an axis of I inputs, 3 taps each, one of which falls off the left border.
   const double conv = 2.0 * 32 * 32 * 64 * (3 * 16 - 1) * (3 * 32 - 1) * (3 * 32 - 1);
   const double in = 32.0 * 32 * 16 * 32 * 32, up = 32.0 * 64 * 32 * 64 * 64, out = up / 8,
@@ -210,11 +210,17 @@ TEST(Five, AvgPoolClampSoftmaxMultiply) {
   EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{sum});
   EXPECT_EQ(plan.passes[1].reads, (std::vector<Id>{e, sum}));
   EXPECT_EQ(plan.places[e].kind, Kind::kOutput) << "float32: the exponentials wait in the output";
-  EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8);
+  EXPECT_EQ(plan.workspace.values, 32 * 64 * 4);
 
+  // Float16 would round twice: a sample's channels are taken through both passes before the next.
   plan = plan_of("avgpool-clamp-softmax-multiply", Engine::kCpu, Dtype::kF16);
-  EXPECT_EQ(plan.places[find_op(plan, Op::kExp)].kind, Kind::kWorkspace) << "float16 would round twice";
-  EXPECT_EQ(plan.workspace_bytes, 32 * 64 * 8 + int64_t{4} * 32 * 64 * 32 * 64 * 64);
+  const Place& exps = plan.places[find_op(plan, Op::kExp)];
+  EXPECT_EQ(exps.kind, Kind::kWorkspace);
+  EXPECT_EQ(exps.layout, Place::Layout::kPrepared);
+  EXPECT_EQ(exps.dtype, Dtype::kF32);
+  ASSERT_TRUE(plan.part.sliced());
+  EXPECT_EQ(plan.part.all, 32);
+  EXPECT_EQ(exps.bytes, int64_t{4} * 64 / plan.part.blocks * 32 * 64 * 64);
 
   // Where arithmetic is cheap against memory, the convolution is computed again.
   plan = plan_of("avgpool-clamp-softmax-multiply", Engine::kCuda);
@@ -237,15 +243,18 @@ TEST(Five, BatchNormTanhMaxPoolGroupNorm) {
   EXPECT_EQ(plan.passes[0].writes, std::vector<Id>{pool});
   EXPECT_EQ(plan.passes[0].reductions, std::vector<Id>{moments});
   EXPECT_EQ(plan.places[pool].kind, Kind::kOutput);
-  EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8);
+  EXPECT_EQ(plan.places[moments].kind, Kind::kKept);
+  EXPECT_EQ(plan.places[moments].bytes, 2 * 128 * 8);
   // 5 taps an input, one falls off each border.
   const double conv = 2.0 * 512 * 64 * 128 * (5 * 32 - 2) * (5 * 32 - 2), up = 512.0 * 128 * 34 * 34,
                out = up / 4;
   EXPECT_EQ(plan.cost.flops, conv + up + 4 * up + 8 * out + 15 * out + 4 * out + 8 * out);
 
   plan = plan_of("2d-batchnorm-tanh-maxpool-groupnorm", Engine::kCpu, Dtype::kBF16);
-  EXPECT_EQ(plan.places[find_op(plan, Op::kMaxPool)].kind, Kind::kWorkspace);
-  EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 4 * 512 * 128 * 17 * 17);
+  const Place& pooled = plan.places[find_op(plan, Op::kMaxPool)];
+  EXPECT_EQ(pooled.kind, Kind::kOutput);
+  EXPECT_TRUE(pooled.halves);
+  EXPECT_EQ(pooled.bytes, plan.part.samples * 2 * 128 * 17 * 17) << "the lower halves";
 }
 
 // --- Chains of KernelBench ---------------------------------------------------------------------------------
@@ -296,7 +305,8 @@ TEST(Chains, 77StoresNothing) {
   EXPECT_EQ(stages(plan, 1), Names{"normalize"});
   EXPECT_EQ(plan.graph[find_op(plan, Op::kNormalize)].attrs.real("eps"), 1e-5 / 4)
       << "the factor of 2 is in eps";
-  EXPECT_EQ(plan.workspace_bytes, 2 * 128 * 8 + 16 * 128 * 8);
+  EXPECT_EQ(plan.workspace.least, 16 * 128 * 4);
+  EXPECT_EQ(plan.places[find_op(plan, Op::kMoments)].bytes, 2 * 128 * 8);
 }
 
 TEST(Chains, 15TakesItsMeanFromTheConvolution) {

@@ -92,9 +92,20 @@ TEST(Stages, APlanIsChecked) {
   expect_said(said([&](FusedPlan& p) { p.places[stored].kind = Place::Kind::kOutput; }),
               "the output's memory");
   expect_said(said([&](FusedPlan& p) { p.places[stored].offset += 4; }), "of a workspace");
-  expect_said(said([](FusedPlan& p) { p.workspace_bytes -= 64; }), "of a workspace");
-  expect_said(said([&](FusedPlan& p) { p.places[stored].offset = p.places[finished].offset = 0; }),
+  expect_said(said([](FusedPlan& p) { p.workspace.values = 64; }), "of a workspace");
+  expect_said(said([](FusedPlan& p) { p.workspace.least = p.workspace.values + 1; }), "alive at once");
+  expect_said(said([&](FusedPlan& p) { p.places[finished].offset = p.workspace.kept; }), "of a workspace");
+  expect_said(said([&](FusedPlan& p) { p.places[stored].last = -1; }), "from step");
+  expect_said(said([&](FusedPlan& p) { p.places[finished].halves = true; }), "halves nowhere");
+  expect_said(said([&](FusedPlan& p) {
+                p.places[finished] = p.places[stored];
+                p.places[finished].bytes -= 1;
+              }),
               "share memory");
+  expect_said(said([](FusedPlan& p) { p.part.samples = 3; }), "samples go together");
+  expect_said(said([](FusedPlan& p) { p.part.samples = 1; }), "do not make");
+  expect_said(said([](FusedPlan& p) { p.part.slots = 2; }), "slots");
+  expect_said(said([](FusedPlan& p) { p.part.graph.nodes.pop_back(); }), "in a part");
   expect_said(said([](FusedPlan& p) { p.passes[0].writes.clear(); }), "no earlier pass left");
   expect_said(said([](FusedPlan& p) { p.passes[1].reads.clear(); }), "lists");
   expect_said(said([](FusedPlan& p) { std::swap(p.passes[0], p.passes[1]); }), "no earlier pass left");
@@ -112,9 +123,10 @@ TEST(Stages, APlanIsChecked) {
 TEST(Stages, ArePrinted) {
   const FusedPlan plan = lower_to_plan(parse_text(kText), kShapes, {});
   const std::string text = explain_stages(plan, {}, {"one kernel"});
-  for (const char* part : {"1. As written", "%0", "conv_transpose", "2x8x9x11", "2. Rewritten by",
-                           "split-bias", "3. Plan: 2 passes", "pass 1, convolution %", "finishes %",
-                           "workspace, from byte 0", "extra output", "4. Engine cpu\n  one kernel"})
+  for (const char* part :
+       {"1. As written", "%0", "conv_transpose", "2x8x9x11", "2. Rewritten by", "split-bias",
+        "3. Plan: 2 passes", "pass 1, convolution %", "finishes %", "workspace, from byte 0", "f32 row-major",
+        "kept over the batch", "extra output", "4. Engine cpu\n  one kernel"})
     EXPECT_NE(text.find(part), text.npos) << part << " is not in\n" << text;
 }
 

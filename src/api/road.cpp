@@ -47,7 +47,7 @@ FusedPlan lower_to_plan(const Graph& pipeline, const Shapes& shapes, const Optio
   log_debug("rewrote them by {} laws in {:.3f} ms", rewritten.firings.size(), stage.lap());
 
   FusedPlan plan = make_plan(std::move(written), std::move(rewritten),
-                             target.value_or(engine_of(options.engine).target), options.dtype);
+                             target.value_or(engine_of(options.engine).target), options);
   if (checks_stages()) check(plan);
   for (const Pass& pass : plan.passes)
     log_debug("pass of {} operations ends because {}", pass.nodes.size(), pass.why);

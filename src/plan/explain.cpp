@@ -1,5 +1,7 @@
 #include "plan/explain.h"
 
+#include <algorithm>
+
 #include "base/dtype.h"
 #include "base/words.h"
 #include "graph/operation.h"
@@ -24,9 +26,10 @@ std::string value_name(const FusedPlan& plan, Id id) {
 std::string place_name(const FusedPlan& plan, Id id) {
   switch (plan.places[id].kind) {
     case Place::Kind::kOutput:
-      return id == plan.graph.output ? "" : " (in the output's memory)";
+      if (id == plan.graph.output) return "";
+      return plan.places[id].halves ? " (upper halves in the output's memory)" : " (in the output's memory)";
     case Place::Kind::kWorkspace:
-      return " (workspace)";
+      return plan.places[id].layout == Place::Layout::kPrepared ? " (workspace, in tiles)" : " (workspace)";
     default:
       return "";
   }
@@ -76,17 +79,59 @@ std::string node_table(const Graph& graph) {
 
 // Where a value lives between passes; empty: nowhere, or where it is given.
 std::string place_text(const FusedPlan& plan, Id id) {
+  static const char* const kLayouts[] = {"row-major", "channels last", "prepared"};
   const Place& place = plan.places[id];
+  const auto lies = [&](const char* where) {
+    return fmt::format("{}, from byte {}, {} bytes, {} {}, steps {} to {}", where, place.offset, place.bytes,
+                       name_of(place.dtype), kLayouts[static_cast<size_t>(place.layout)], place.first + 1,
+                       place.last + 1);
+  };
   switch (place.kind) {
     case Place::Kind::kOutput:
-      return id == plan.graph.output ? "output" : "in the output's memory";
+      if (id == plan.graph.output) return "output";
+      return place.halves ? lies("upper halves in the output's memory, lower ones in the workspace")
+                          : "in the output's memory";
     case Place::Kind::kExtraOutput:
       return "extra output";
     case Place::Kind::kWorkspace:
-      return fmt::format("workspace, from byte {}", place.offset);
+      return lies("workspace");
+    case Place::Kind::kKept:
+      return fmt::format("kept over the batch, from byte {}, {} bytes", place.offset, place.bytes);
     default:
       return "";
   }
+}
+
+double mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+// How much goes together; empty: everything.
+std::string part_text(const FusedPlan& plan) {
+  const Part& part = plan.part;
+  if (part.sliced()) {
+    return fmt::format("sample by sample, {} of {} channels at a time",
+                       part.graph[part.graph.output].shape[1], plan.graph[plan.graph.output].shape[1]);
+  }
+  if (part.whole()) return "";
+  return fmt::format("{} of {} samples at a time, values between passes of {} of them are kept", part.samples,
+                     part.all, std::min(part.all, part.samples * part.slots));
+}
+
+// What a run takes beyond inputs, outputs and packed weights.
+std::string memory_text(const FusedPlan& plan) {
+  const Workspace& workspace = plan.workspace;
+  std::string text = fmt::format("values between passes: {:.1f} MiB, least possible {:.1f} MiB\n",
+                                 mebibytes(plan.part.slots * workspace.values),
+                                 mebibytes(plan.part.slots * workspace.least));
+  if (workspace.limit == 0) return text;
+  const int64_t total = workspace.total(plan.part), rest = workspace.kept + workspace.scratch;
+  text += fmt::format("workspace: {:.1f} MiB with {:.1f} MiB for statistics over the batch and scratch",
+                      mebibytes(total), mebibytes(rest));
+  if (total > workspace.limit) {
+    text += fmt::format(": more than the {:.1f} MiB that the engine allows itself, for {}",
+                        mebibytes(workspace.limit),
+                        rest > workspace.limit ? "a tile takes more" : "the values take them");
+  }
+  return text + "\n";
 }
 
 }  // namespace
@@ -136,8 +181,8 @@ std::string explain(const FusedPlan& plan, const Options& options,
                       cost.unfused_flops / 1e9, cost.unfused_bytes / 1e6);
   text += fmt::format("{:<12} {:>7} {:>12.3f} {:>12.1f}\n", "upweave", cost.passes, cost.flops / 1e9,
                       cost.bytes / 1e6);
-  text += fmt::format("between passes: {:.1f} MB of workspace\n",
-                      static_cast<double>(plan.workspace_bytes) / 1e6);
+  if (const std::string part = part_text(plan); !part.empty()) text += part + "\n";
+  text += memory_text(plan);
   if (!engine_lines.empty()) text += fmt::format("\nEngine\n  {}\n", fmt::join(engine_lines, "\n  "));
   return text;
 }
@@ -150,8 +195,7 @@ std::string explain_stages(const FusedPlan& plan, const Options& options,
   text += fmt::format("\n2. Rewritten by {}\n",
                       laws.empty() ? "no law" : fmt::format("{}", fmt::join(laws, ", "))) +
           node_table(plan.graph);
-  text +=
-      fmt::format("\n3. Plan: {} passes, {} bytes of workspace\n", plan.passes.size(), plan.workspace_bytes);
+  text += fmt::format("\n3. Plan: {} passes\n", plan.passes.size());
   int number = 1;
   for (const Pass& pass : plan.passes) {
     text += fmt::format("  pass {}{}: computes {}; reads {}; writes {}; finishes {}\n", number++,
@@ -164,6 +208,11 @@ std::string explain_stages(const FusedPlan& plan, const Options& options,
     if (const std::string place = place_text(plan, id); !place.empty())
       text += fmt::format("  %{:<4} {}\n", id, place);
   }
+  if (const std::string part = part_text(plan); !part.empty()) text += "  " + part + "\n";
+  const Workspace& w = plan.workspace;
+  text += fmt::format(
+      "  {} bytes of values between passes (at least {}), {} kept over the batch, {} of scratch\n", w.values,
+      w.least, w.kept, w.scratch);
   return text +
          fmt::format("\n4. Engine {}\n  {}\n", name_of(options.engine), fmt::join(engine_lines, "\n  "));
 }
@@ -239,7 +288,20 @@ std::string explain_json(const FusedPlan& plan, const Options& options,
   out.member("passes", int64_t{cost.passes});
   out.member("unfused_passes", int64_t{cost.unfused_passes});
   out.end_object();
-  out.member("workspace_bytes", plan.workspace_bytes);
+  out.key("part");
+  out.begin_object();
+  out.member("samples", plan.part.samples);
+  out.member("of_samples", plan.part.all);
+  out.member("channel_blocks", plan.part.blocks);
+  out.member("slots", plan.part.slots);
+  out.end_object();
+  out.key("workspace");
+  out.begin_object();
+  out.member("values_bytes", plan.workspace.values);
+  out.member("least_values_bytes", plan.workspace.least);
+  out.member("kept_bytes", plan.workspace.kept);
+  out.member("scratch_bytes", plan.workspace.scratch);
+  out.end_object();
   out.member("engine_notes", engine_lines);
   out.end_object();
   return out.take();

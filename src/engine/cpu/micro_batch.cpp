@@ -12,36 +12,6 @@ std::atomic<int64_t> limit_for_test{0};
 
 }  // namespace
 
-std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples) {
-  FusedPlan part = whole;
-  Graph& graph = part.graph;
-  const Id inputs = input_count(graph);
-  const int64_t all = batch_size(graph);
-  for (Id id = 0; id < inputs; ++id) {
-    if (graph[id].shape[0] == all) graph[id].shape[0] = samples;
-  }
-  for (Id id = inputs; id < graph.size(); ++id) {
-    Node& node = graph[id];
-    if (whole.weights[static_cast<size_t>(id)]) continue;
-    if (!is_statistics(node) && node.shape[0] != all) return std::nullopt;
-    const size_t rank = graph[node.in[0]].shape.size();
-    const bool convolves = is(node, Family::kConvolution);
-    for (size_t slot = 1; slot < node.in.size() && !convolves; ++slot) {
-      const Id in = node.in[slot];
-      if (in == kNone || !whole.weights[static_cast<size_t>(in)]) continue;
-      const Shape& shape = graph[in].shape;
-      if (rank > 2 && shape.size() == rank && shape[0] != 1) return std::nullopt;
-    }
-    node.shape = node.op->shape(graph, node);
-  }
-  for (const Output& output :
-       graph.extra_outputs) {  // each sample's sets: means of all, then variances of all
-    if (is_statistics(graph[output.value]) && graph[output.value].shape != whole.graph[output.value].shape)
-      return std::nullopt;
-  }
-  return part;
-}
-
 void run_micro_batches(const MicroBatches& batches, const std::vector<std::unique_ptr<Launch>>& launches,
                        const Bases& bases, char* scratch, int threads) {
   const int64_t count = batches.count();

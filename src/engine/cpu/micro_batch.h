@@ -1,21 +1,11 @@
 #pragma once
-// What lies between passes grows with the batch, and the engine's memory must not. Where all samples at once
-// would take too much, a few of them, a *micro-batch*, are run at a time:
-//   - samples that never meet: one micro-batch after the other, through all launches
-//   - statistics over the batch: all micro-batches are counted first, each leaving its values in a *slot* of
-//     the workspace. There are as many slots as fit; the micro-batches that others have pushed out of theirs
-//     are computed again when the statistics are known, as are the launches in front of a second such launch.
-// Results have the bits that all samples at once would have given.
-#include <optional>
+// How the engine goes through micro-batches (plan/parts.h), each in its slot of the workspace.
+#include <memory>
+#include <vector>
 
 #include "engine/cpu/values.h"
-#include "plan/plan.h"
 
 namespace upweave::cpu {
-
-// The plan of so many samples, or nothing where a parameter varies along the batch, or what is computed is of
-// one sample for all.
-std::optional<FusedPlan> cut_samples(const FusedPlan& whole, int64_t samples);
 
 struct MicroBatches {
   int64_t samples = 0, all = 0;       // of one micro-batch, of the batch

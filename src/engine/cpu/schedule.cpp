@@ -8,7 +8,10 @@
 #include <numeric>
 
 #include "base/checked.h"
+#include "base/threads.h"
+#include "engine/cpu/micro_batch.h"
 #include "engine/cpu/node_launch.h"
+#include "engine/cpu/slices.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/pools.h"
 
@@ -33,18 +36,46 @@ ConvShape conv_shape(const ConvGeometry& g) {
   return s;
 }
 
+// Outputs of the convolution that pools behind it take together, along each axis.
+Extents pooled_together(const Graph& graph, Id conv, const std::vector<Id>& rest) {
+  Extents all = {1, 1, 1};
+  std::map<Id, Extents> stride = {{conv, all}};
+  for (const Id id : rest) {
+    const Node& node = graph[id];
+    const auto from = stride.find(node.in[0]);
+    if (from == stride.end()) continue;
+    Extents s = from->second;
+    if (is_pool(node)) {
+      const Extents step = extents_of(pool_attrs(node).stride, 1);
+      for (size_t a = 0; a < 3; ++a) {
+        s[a] *= step[a];
+        all[a] = common_multiple(all[a], s[a]);
+      }
+    }
+    stride[id] = s;
+  }
+  return all;
+}
+
+// What a kernel is chosen by, for the convolution with `rest` behind it.
+ConvShape kernel_shape(const Graph& graph, Id conv, const std::vector<Id>& rest, int64_t blocks) {
+  ConvShape shape = conv_shape(conv_geometry(graph, graph[conv]));
+  shape.window = pooled_together(graph, conv, rest);
+  shape.blocks = blocks;
+  return shape;
+}
+
 class Scheduler {
  public:
-  Scheduler(const FusedPlan& plan, const Options& options, int64_t blocks)
+  Scheduler(const FusedPlan& plan, const Options& options)
       : plan_(plan),
-        graph_(plan.graph),
+        graph_(plan.part.graph),
         options_(options),
-        blocks_(blocks),
+        blocks_(std::max<int64_t>(1, plan.part.blocks)),
         users_(users(plan.graph)),
         cache_(cache_bytes_per_core()) {
     memory_.resize(graph_.nodes.size());
-    for (const Pass& pass : plan.passes) nodes_.push_back(pass.nodes);
-    for (size_t p = 0; p < nodes_.size(); ++p) recompute_large(p);
+    lifetime_.assign(graph_.nodes.size(), kNone);
     for (Id id = 0; is_input(graph_, id); ++id) memory_[id] = input_place(id);
   }
 
@@ -54,7 +85,7 @@ class Scheduler {
     if (memory_[out].where != Memory::Where::kOutput) {  // the input itself, or a parameter
       const std::vector<Id> nothing;
       TileBuilder builder = make_builder(Layout::kChannelsFirst, nothing);
-      builder.store(out, output_place());
+      builder.store(out, place(out));
       result_.launches.push_back(make_tile_launch(builder.finish(), cache_));
     }
     return std::move(result_);
@@ -70,12 +101,8 @@ class Scheduler {
     return m;
   }
 
-  Memory output_place() const {
-    return {Memory::Where::kOutput, 0, options_.dtype, dims_of(graph_[graph_.output].shape)};
-  }
-
   Memory extra_place(Id id) const {
-    const Dtype type = output_dtype(graph_, id, options_.dtype);
+    const Dtype type = plan_.places[id].dtype;
     const auto at = std::ranges::find(graph_.extra_outputs, id, &Output::value);
     Memory m{Memory::Where::kExtraOutput, at - graph_.extra_outputs.begin() + 1, type,
              dims_of(graph_[id].shape)};
@@ -83,52 +110,75 @@ class Scheduler {
     return m;
   }
 
-  Memory workspace_place(Id id, Dtype type) {
-    Memory m{Memory::Where::kWorkspace, result_.workspace_bytes, type, dims_of(graph_[id].shape)};
-    m.tiled = blocks_ > 0 && m.dims.voxels() > 1;
-    const int64_t channels = m.tiled ? padded(m.dims.c) : m.dims.c;
-    const int64_t elements = checked_mul(m.dims.n * m.dims.voxels(), channels, "the workspace");
-    const int64_t bytes = checked_mul(elements, size_of(type), "the workspace");
-    result_.workspace_bytes = checked_add(result_.workspace_bytes, round_up(bytes, 64), "the workspace");
-    return m;
-  }
-
-  // Statistics are float64, so that a large mean keeps the digits that the spread needs.
+  // Where the plan says that a value lies. What it does not know to be stored, because a pass takes several
+  // launches, lies in the workspace. Before offsets are assigned, each value has some of its own.
   Memory place(Id id) {
     if (memory_[id].exists()) return memory_[id];
-    const bool stats = is_statistics(graph_[id]);
-    if (is_extra_output(graph_, id)) return memory_[id] = extra_place(id);
-    if (stats && over_batch(id) && id != graph_.output) {
-      memory_[id] = {Memory::Where::kKept, result_.kept_bytes, Dtype::kF64, dims_of(graph_[id].shape)};
-      result_.kept_bytes += round_up(count(graph_[id].shape) * 8, 64);
-      return memory_[id];
+    const Place& place = plan_.places[id];
+    Memory m{Memory::Where::kWorkspace, 0, place.dtype, dims_of(graph_[id].shape)};
+    const int64_t offset = place.offset >= 0 ? place.offset : 64 * int64_t{id};
+    switch (place.kind) {
+      case Place::Kind::kExtraOutput:
+        return memory_[id] = extra_place(id);
+      case Place::Kind::kOutput:
+        m.where = Memory::Where::kOutput;
+        if (place.halves) m.low = offset;
+        return memory_[id] = m;
+      case Place::Kind::kKept:
+        m.where = Memory::Where::kKept;
+        break;
+      default:
+        m.tiled = place.layout == Place::Layout::kPrepared;
     }
-    if (id == graph_.output) {
-      memory_[id] = output_place();
-    } else if (plan_.places[id].kind == Place::Kind::kOutput && !stats) {
-      memory_[id] = {Memory::Where::kOutput, 0, Dtype::kF32, dims_of(graph_[id].shape)};
-    } else if (!stats && takes_upper_halves(id)) {
-      memory_[id] = {Memory::Where::kOutput, 0, Dtype::kF32, dims_of(graph_[id].shape)};
-      memory_[id].low = workspace_place(id, Dtype::kF16).offset;
-      halved_ = id;
-    } else {
-      memory_[id] = workspace_place(id, stats ? Dtype::kF64 : Dtype::kF32);
+    m.offset = offset;
+    return memory_[id] = m;
+  }
+
+  // Bytes of a value in the workspace.
+  int64_t workspace_bytes(const Memory& m) const {
+    const int64_t channels = m.tiled ? padded(m.dims.c) : m.dims.c;
+    const int64_t elements = checked_mul(m.dims.n * m.dims.voxels(), channels, "the workspace");
+    return checked_mul(elements, m.element_bytes(), "the workspace");
+  }
+
+  // The launch that was made last has `done` these: values that it leaves begin to live, and those that it
+  // reads live until now. `ends(id)`: a value that it reads in tiles, and nobody after it.
+  template <class Ends>
+  void note_lifetimes(const std::vector<Id>& done, Ends&& ends) {
+    const int step = static_cast<int>(result_.launches.size()) - 1;
+    for (const Id id : done) {
+      for (const Id in : graph_[id].in) {
+        if (in != kNone && lifetime_[in] != kNone)
+          result_.lifetimes[static_cast<size_t>(lifetime_[in])].last = step;
+      }
     }
-    return memory_[id];
+    for (const Id id : done) {
+      const Memory& m = memory_[id];
+      if (m.where != Memory::Where::kWorkspace && !m.split()) continue;
+      lifetime_[id] = static_cast<int>(result_.lifetimes.size());
+      result_.lifetimes.push_back({id, workspace_bytes(m), step, step, takes_over(id, done, ends)});
+    }
+  }
+
+  // A value that the last launch reads for the last time, element by element, where it writes `id`.
+  template <class Ends>
+  Id takes_over(Id id, const std::vector<Id>& done, Ends&& ends) const {
+    const Memory& to = memory_[id];
+    if (to.split() || to.tiled || to.type != Dtype::kF32) return kNone;
+    for (const Id at : done) {
+      if (graph_[at].op->reach(graph_[at]) != Reach::kPoint) return kNone;
+    }
+    for (const Id at : done) {
+      for (const Id in : graph_[at].in) {
+        if (in == kNone || lifetime_[in] == kNone || contains(done, in)) continue;
+        const Memory& from = memory_[in];
+        if (ends(in) && from.where == to.where && from.dims == to.dims && from.type == to.type) return in;
+      }
+    }
+    return kNone;
   }
 
   bool over_batch(Id id) const { return graph_[id].op->reach(graph_[id]) == Reach::kBatch; }
-
-  // A 16-bit output holds the upper halves of one float32 value that it will replace voxel by voxel, which
-  // saves half of the memory and no rounding.
-  bool takes_upper_halves(Id id) const {
-    const Pass& last = plan_.passes.back();
-    if (options_.dtype == Dtype::kF32 || blocks_ > 0 || (halved_ != kNone && halved_ != id)) return false;
-    if (!output_can_hold(plan_, id) || dims_of(graph_[id].shape).voxels() == 1) return false;
-    return std::ranges::all_of(plan_.passes, [&](const Pass& pass) {
-      return contains(pass.reads, id) ? pass.conv == kNone : &pass != &last;
-    });
-  }
 
   Memory lookup(Id id) {
     if (id == kNone) return {};
@@ -152,39 +202,15 @@ class Scheduler {
 
   // --- passes
 
-  // A value of 16-bit pipelines that the output cannot hold (it would be rounded twice) and that is larger
-  // than the scratch the engine allows itself is computed again by the passes that read it. Statistics over
-  // the batch keep theirs: computing all of a batch norm's convolution twice costs more than the memory is
-  // worth.
-  void recompute_large(size_t pass) {
-    if (options_.dtype == Dtype::kF32 || plan_.passes[pass].conv == kNone) return;
-    for (const Id id : plan_.passes[pass].reductions) {
-      if (over_batch(id)) return;
-    }
-    const int threads = options_.threads > 0 ? options_.threads : omp_get_max_threads();
-    for (const Id id : plan_.passes[pass].writes) {
-      if (is_output(graph_, id) || count(graph_[id].shape) * 4 <= kScratchBytes * threads) continue;
-      for (size_t p = pass + 1; p < nodes_.size(); ++p) {
-        if (contains(plan_.passes[p].reads, id)) add_with_operands(id, nodes_[p], plan_.passes[pass]);
-      }
-    }
-  }
-
-  // Puts a node of `from`, behind the nodes of `from` that it needs, in front of `nodes`.
-  void add_with_operands(Id id, std::vector<Id>& nodes, const Pass& from) {
-    const std::vector<Id> chain =
-        with_operands(graph_, id, [&](Id at) { return !contains(nodes, at) && contains(from.nodes, at); });
-    nodes.insert(nodes.begin(), chain.begin(), chain.end());
-  }
-
   // Whether somebody reads `id` who does not compute it: in what is left of this pass, or in a later one.
   bool read_later(Id id, size_t pass, const std::vector<Id>& rest) const {
     if (is_output(graph_, id)) return true;
     for (const Id user : users_[id]) {
       if (user == kNone) continue;
       if (contains(rest, user)) return true;
-      for (size_t p = pass + 1; p < nodes_.size(); ++p) {
-        if (contains(nodes_[p], user) && !contains(nodes_[p], id)) return true;
+      for (size_t p = pass + 1; p < plan_.passes.size(); ++p) {
+        const std::vector<Id>& nodes = plan_.passes[p].nodes;
+        if (contains(nodes, user) && !contains(nodes, id)) return true;
       }
     }
     return false;
@@ -192,7 +218,7 @@ class Scheduler {
 
   void schedule_pass(size_t pass) {
     std::vector<Id> rest;
-    const std::vector<Id>& nodes = nodes_[pass];
+    const std::vector<Id>& nodes = plan_.passes[pass].nodes;
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       // What lies in memory already is not computed again, nor what only it would need.
       if (!memory_[*it].exists() && read_later(*it, pass, rest)) rest.push_back(*it);
@@ -230,6 +256,7 @@ class Scheduler {
     for (const Id id : done) {
       if (memory_[id].tiled) memory_[id].tile = result_.launches.back()->tile();
     }
+    note_lifetimes(done, [&](Id id) { return !read_later(id, pass, left); });
   }
 
   // The first convolution whose input is in memory, or behind a head that can be done on the way in.
@@ -241,7 +268,7 @@ class Scheduler {
       if (!stage->input.exists() || stage->in.n == 0) continue;
       done.push_back(conv);
       make_kernel(conv, rest, *stage);
-      stage->blocks = std::max<int64_t>(1, blocks_);
+      stage->blocks = blocks_;
       TileBuilder builder = make_builder(Layout::kChannelsLast, rest);
       builder.begin_with(conv, std::move(stage));
       for (const Id id : rest) {
@@ -293,40 +320,10 @@ class Scheduler {
     return head;
   }
 
-  // Outputs of the convolution that pools behind it take together, along each axis.
-  Extents pooled_together(Id conv, const std::vector<Id>& rest) const {
-    Extents all = {1, 1, 1};
-    std::map<Id, Extents> stride = {{conv, all}};
-    for (const Id id : rest) {
-      const Node& node = graph_[id];
-      const auto from = stride.find(node.in[0]);
-      if (from == stride.end()) continue;
-      Extents s = from->second;
-      if (is_pool(node)) {
-        const Extents step = extents_of(pool_attrs(node).stride, 1);
-        for (size_t a = 0; a < 3; ++a) {
-          s[a] *= step[a];
-          all[a] = common_multiple(all[a], s[a]);
-        }
-      }
-      stride[id] = s;
-    }
-    return all;
-  }
-
-  // conv(x; K - mean K) = conv(x; K) - its mean over channels: the norm for which a law has centred the
-  // weights takes the mean itself. Only that norm, or an addition before it, reads such a convolution.
-  void center_behind(Id conv) {
-    Id norm = users_[conv].front();
-    if (is(graph_[norm], Op::kAdd)) norm = users_[norm].front();
-    graph_[norm].op = &operation(Op::kLayerNorm);
-  }
-
   // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
-  // given (weights that were only centred are taken as they were); other derived weights and inputs keep
-  // float32.
+  // given; other weights and inputs keep float32.
   void make_kernel(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
-    Id weights = graph_[conv].in[1];
+    const Id weights = graph_[conv].in[1];
     if (const auto it = convs_.find(conv); it != convs_.end()) {  // computed again: the same kernel
       stage.kernel = result_.kernels[it->second].kernel;
       stage.packed_offset = result_.kernels[it->second].offset;
@@ -334,19 +331,11 @@ class Scheduler {
       return;
     }
     convs_[conv] = result_.kernels.size();
-    const Id given = is(graph_[weights], Op::kCenter) ? graph_[weights].in[0] : weights;
-    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, given) &&
-                     stage.input.type == Dtype::kBF16 && stage.points.empty() &&
+    const bool raw = is_param(graph_, weights) && stage.input.type == Dtype::kBF16 && stage.points.empty() &&
                      (!stage.pool || stage.pooling != Pooling::kAvg);
-    ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
-    shape.window = pooled_together(conv, rest);
-    shape.blocks = std::max<int64_t>(1, blocks_);
     const Dtype type = raw ? Dtype::kBF16 : options_.dtype == Dtype::kF32 ? Dtype::kF32 : Dtype::kF16;
-    stage.kernel = make_conv_kernel(shape, type, options_.algorithm, options_.precision, &stage.cost);
-    if (weights != given && stage.kernel->input_type() == Dtype::kBF16) {
-      weights = given;
-      center_behind(conv);
-    }
+    stage.kernel = make_conv_kernel(kernel_shape(graph_, conv, rest, blocks_), type, options_.algorithm,
+                                    options_.precision, &stage.cost);
     stage.packed_offset = result_.packed_bytes;
     result_.kernels.push_back({stage.kernel, weights, result_.packed_bytes, stage.cost});
     result_.packed_bytes =
@@ -368,11 +357,10 @@ class Scheduler {
     std::vector<Id> best;
     Layout layout = Layout::kChannelsFirst;
     for (const Layout l : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
-      if (blocks_ > 0 && l == Layout::kChannelsFirst) continue;  // tiled values are channels last
+      if (plan_.part.sliced() && l == Layout::kChannelsFirst) continue;  // tiled values are channels last
       const std::vector<Memory> memory = memory_;
-      const Schedule counted{
-          {}, result_.values, {}, result_.packed_bytes, result_.workspace_bytes, result_.kept_bytes};
-      const Id halved = halved_;
+      const std::vector<PackedValue> values = result_.values;
+      const int64_t packed_bytes = result_.packed_bytes;
       TileBuilder builder = make_builder(l, candidates);
       std::vector<Id> done;
       for (const Id id : candidates) {
@@ -380,11 +368,8 @@ class Scheduler {
       }
       if (done.size() > best.size()) best = done, layout = l;
       memory_ = memory;  // trying leaves no trace
-      result_.values = counted.values;
-      result_.packed_bytes = counted.packed_bytes;
-      result_.workspace_bytes = counted.workspace_bytes;
-      result_.kept_bytes = counted.kept_bytes;
-      halved_ = halved;
+      result_.values = values;
+      result_.packed_bytes = packed_bytes;
     }
     if (best.empty()) return best;
     TileBuilder builder = make_builder(layout, candidates);
@@ -407,28 +392,70 @@ class Scheduler {
       if (!ready) continue;
       if (over_batch(id)) result_.cuts_samples = false;
       result_.launches.push_back(make_node_launch(node, operands, shapes, place(id)));
+      note_lifetimes({id}, [](Id) { return false; });
       return {id};
     }
     throw fail(Status::kInternal, "the CPU engine cannot order the nodes of a pass");
   }
 
   const FusedPlan& plan_;
-  Graph graph_;
+  const Graph& graph_;  // with the shapes of a part
   const Options& options_;
-  const int64_t blocks_;  // 0: not sliced
+  const int64_t blocks_;
   const std::vector<std::vector<Id>> users_;
   const int64_t cache_;
-  std::vector<std::vector<Id>> nodes_;  // of each pass, with what is computed again
   std::vector<Memory> memory_;
-  Id halved_ = kNone;           // the value whose upper halves lie in the output
+  std::vector<int> lifetime_;   // of each node among the result's, kNone
   std::map<Id, size_t> convs_;  // their kernels in the result
   Schedule result_;
 };
 
 }  // namespace
 
-Schedule make_schedule(const FusedPlan& plan, const Options& options, int64_t blocks) {
-  return Scheduler(plan, options, blocks).run();
+int64_t Schedule::scratch_bytes(bool sliced, int threads) const {
+  int64_t all = 0;
+  for (const auto& launch : launches) {
+    const int64_t bytes = launch->scratch_bytes(threads);
+    all = sliced ? checked_add(all, bytes, "the workspace") : std::max(all, bytes);
+  }
+  return all;
+}
+
+Schedule make_schedule(const FusedPlan& plan, const Options& options) {
+  return Scheduler(plan, options).run();
+}
+
+Options settled(Options options) {
+  const int threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+  options.threads = std::min(threads, kMaxThreads);
+  return options;
+}
+
+Limits limits(const Options& options) {
+  const int threads = settled(options).threads;
+  return {threads, scratch_limit(threads), kScratchBytes * threads, last_level_bytes(), kLane};
+}
+
+Footprint measure(const FusedPlan& plan, const Options& options) {
+  Schedule schedule = make_schedule(plan, options);
+  const auto counts = [](const auto& launch) { return launch->over_batch(); };
+  return {std::move(schedule.lifetimes), schedule.scratch_bytes(plan.part.sliced(), settled(options).threads),
+          schedule.cuts_samples, std::ranges::any_of(schedule.launches, counts)};
+}
+
+bool wants_given_weights(const FusedPlan& plan, const Pass& pass, const Options& options) {
+  const Graph& graph = plan.graph;
+  if (options.dtype != Dtype::kBF16) return false;
+  // An input as it is, or its largest or smallest values.
+  Id at = graph[pass.conv].in[0];
+  const Node& head = graph[at];
+  if (is_pool(head) && !is(head, Op::kAvgPool) && (head.in.size() < 2 || head.in[1] == kNone) &&
+      users(graph)[at].size() == 1)
+    at = head.in[0];
+  if (!is_input(graph, at)) return false;
+  const ConvShape shape = kernel_shape(graph, pass.conv, pass.nodes, 1);
+  return make_conv_kernel(shape, Dtype::kBF16, options.algorithm, options.precision)->input_type() ==
+         Dtype::kBF16;
 }
 
 }  // namespace upweave::cpu

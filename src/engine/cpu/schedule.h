@@ -27,13 +27,26 @@ struct Schedule {
   std::vector<std::unique_ptr<Launch>> launches;
   std::vector<PackedValue> values;
   std::vector<PackedKernel> kernels;
-  int64_t packed_bytes = 0, workspace_bytes = 0;  // workspace: values between launches
-  int64_t kept_bytes = 0;                         // statistics over the batch
-  bool cuts_samples = true;                       // no launch needs all samples at once
+  std::vector<Lifetime> lifetimes;  // of what lies in the workspace; steps are launches
+  int64_t packed_bytes = 0;
+  bool cuts_samples = true;  // no launch needs all samples at once
+
+  // Of a slice, what its convolution has packed serves its sample's next block.
+  int64_t scratch_bytes(bool sliced, int threads) const;
 };
 
-// `plan` may be a slice, of one of `blocks` blocks of channels: algorithms and tiles are then chosen as for
-// all of them, so that results do not depend on how many there are. 0: it is the whole.
-Schedule make_schedule(const FusedPlan& plan, const Options& options, int64_t blocks = 0);
+// Launches for one part of the plan. Of a slice, algorithms and tiles are chosen as for all blocks, so that
+// results do not depend on how many there are. Places that have no offset yet are taken to lie apart.
+Schedule make_schedule(const FusedPlan& plan, const Options& options);
+
+// What the plan asks the engine for.
+Limits limits(const Options& options);
+Footprint measure(const FusedPlan& plan, const Options& options);
+// bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as given:
+// whether they are the faster way for this pass's convolution, whose weights are centred.
+bool wants_given_weights(const FusedPlan& plan, const Pass& pass, const Options& options);
+
+// With a number of threads.
+Options settled(Options options);
 
 }  // namespace upweave::cpu

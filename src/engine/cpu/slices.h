@@ -1,21 +1,8 @@
 #pragma once
-// A pipeline that needs all of a channel's space before it can go on (softmax over space, instance norm) has
-// to keep the convolution's result meanwhile, in float32. A 16-bit output has no room for it. Where channels
-// do not meet behind the convolution, the pipeline is run slice by slice: one sample and a block of channels
-// at a time, whose values between passes stay in the last-level cache.
-#include <optional>
-
-#include "plan/plan.h"
+// What the engine knows of slices (plan/parts.h): how large they may be, and a slice's share of parameters.
+#include "graph/graph.h"
 
 namespace upweave::cpu {
-
-struct Slices {
-  int64_t samples = 1, blocks = 1;  // slice (n, b) is the output's n-th sample and b-th block of channels
-  FusedPlan plan;                   // of one slice: nodes as in the whole plan, smaller shapes
-};
-
-// Cuts each sample into `blocks`, or says that this cannot be done.
-std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks);
 
 // What stays in a last-level cache between two passes, next to what passes through: slices are no larger.
 // (What the system says of the cache is often the whole socket's.)

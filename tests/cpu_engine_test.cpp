@@ -2,6 +2,7 @@
 #include "cpu_check.h"
 #include "eager.h"
 #include "fresh_seed.h"
+#include "random_network.h"
 #include "random_pipeline.h"
 
 namespace upweave::testing {
@@ -217,6 +218,26 @@ TEST(CpuEngine, Slices) {
     }
   }
   EXPECT_GE(sliced, 30);  // so that this is about slices
+}
+
+// Values of a network share memory when they are not alive together, and take each other's place.
+TEST(CpuEngine, NetworksShareMemory) {
+  for (int i = 0; i < cases(24); ++i) {
+    const uint64_t seed = first_seed() + static_cast<uint64_t>(i);
+    const std::string text = random_network(seed, 2 + i % 5, 4);
+    for (const Dtype dtype : kTypes) {
+      SCOPED_TRACE(fmt::format("UPWEAVE_SEED={} dtype {}\n{}", seed, static_cast<int>(dtype), text));
+      Rng rng(seed);
+      const int64_t width = i % 2 ? 8 : 7;  // whole vectors, which are written in place, and others
+      const Data data = make_data(text, {{"input", {3, 4, 6, width}}}, dtype, rng, Values::kNormal);
+      const std::vector<char> whole = run_cpu(data, dtype, 2);
+      compare(data, whole, dtype);
+      EXPECT_EQ(run_cpu(data, dtype, 1), whole);
+      cpu::set_scratch_limit_for_test(1);  // a sample at a time
+      EXPECT_EQ(run_cpu(data, dtype, 2), whole);
+      cpu::set_scratch_limit_for_test(0);
+    }
+  }
 }
 
 // Where values between passes take too much memory, a few samples are run at a time, and what a batch norm

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
 #include <thread>
 
@@ -11,6 +12,8 @@
 #include "engine/reference/reference.h"
 #include "plan/check.h"
 #include "plan/explain.h"
+#include "plan/lifetimes.h"
+#include "random_network.h"
 #include "random_pipeline.h"
 
 namespace upweave {
@@ -390,6 +393,78 @@ TEST(Outputs, StandApart) {
       }
     }
   }
+}
+
+// --- Memory by lifetime ------------------------------------------------------------------------------------
+
+constexpr double kOfLeast = 1.1;
+
+TEST(Lifetimes, LieApartAndClose) {
+  std::mt19937_64 rng(testing::first_seed());
+  for (int i = 0; i < 500; ++i) {
+    std::vector<Lifetime> values;
+    const int steps = 3 + static_cast<int>(rng() % 60);
+    for (int step = 0; step < steps; ++step) {
+      const int last = step + 1 + static_cast<int>(rng() % 4 == 0 ? rng() % 20 : rng() % 2);
+      const auto bytes = static_cast<int64_t>(1 + rng() % (rng() % 3 == 0 ? 100000 : 30000));
+      values.push_back({step, bytes, step, last});
+      if (step > 0 && values[static_cast<size_t>(step) - 1].last == step && rng() % 2 == 0) {
+        values.back().bytes = values[static_cast<size_t>(step) - 1].bytes;
+        values.back().in_place_of = step - 1;
+      }
+    }
+    const Offsets offsets = assign_offsets(values);
+    int64_t least = 0;
+    for (int step = 0; step < steps; ++step) {
+      int64_t alive = 0;
+      for (const Lifetime& v : values) {
+        const bool ended = v.last == step && static_cast<size_t>(step) < values.size() &&
+                           values[static_cast<size_t>(step)].in_place_of == v.value;
+        if (v.first <= step && step <= v.last && !ended) alive += (v.bytes + 63) / 64 * 64;
+      }
+      least = std::max(least, alive);
+    }
+    EXPECT_EQ(offsets.least, least);
+    EXPECT_LE(static_cast<double>(offsets.bytes), kOfLeast * static_cast<double>(least)) << i;
+    for (size_t a = 0; a < values.size(); ++a) {
+      EXPECT_EQ(offsets.at[a] % 64, 0);
+      EXPECT_LE(offsets.at[a] + values[a].bytes, offsets.bytes);
+      for (size_t b = 0; b < a; ++b) {
+        const bool over = values[a].in_place_of == values[b].value;
+        EXPECT_TRUE(!over || offsets.at[a] == offsets.at[b]);
+        if (over || values[a].first > values[b].last) continue;
+        EXPECT_TRUE(offsets.at[a] + values[a].bytes <= offsets.at[b] ||
+                    offsets.at[b] + values[b].bytes <= offsets.at[a])
+            << i;
+      }
+    }
+  }
+}
+
+// What a network needs is the most that is alive at once, not the sum of what it computes.
+TEST(Lifetimes, OfRandomNetworks) {
+  for (int i = 0; i < testing::cases(200); ++i) {
+    const uint64_t seed = testing::first_seed() + static_cast<uint64_t>(i);
+    const std::string text = testing::random_network(seed, 2 + i % 9, 8);
+    for (const Engine engine : {Engine::kCpu, Engine::kCuda}) {
+      const FusedPlan plan =
+          lower_to_plan(parse_text(text), {{"input", {2, 8, 24, 24}}}, {.engine = engine, .threads = 1});
+      const Workspace& w = plan.workspace;
+      EXPECT_LE(static_cast<double>(w.values), kOfLeast * static_cast<double>(w.least) + 4096)
+          << "UPWEAVE_SEED=" << seed << "\n"
+          << text;
+    }
+  }
+}
+
+TEST(Lifetimes, OfALongChain) {
+  std::string text = "conv_transpose kernel0 8 k3 p1";
+  for (int i = 1; i < 30; ++i)
+    text += fmt::format(" | instance_norm | gelu | conv_transpose kernel{} 8 k3 p1", i);
+  const FusedPlan plan = lower_to_plan(parse_text(text), {{"input", {1, 8, 32, 32}}}, {});
+  const int64_t one = 8 * 32 * 32 * 4;
+  EXPECT_LE(plan.workspace.values, 2 * one + 4096) << "a value and what becomes of it, and statistics";
+  EXPECT_NE(explain(plan, {}, {}).find("least possible"), std::string::npos);
 }
 
 // --- Sharing -----------------------------------------------------------------------------------------------

@@ -24,16 +24,24 @@ int64_t voxels(const Shape& shape) {
   return n;
 }
 
+// Whether the pass's convolution is computed from the value, which another pass left or this one makes.
+bool convolves(const FusedPlan& plan, const Pass& pass, Id id) {
+  if (pass.conv == kNone || pass.conv == id) return false;
+  const auto in_pass = [&](Id at) { return at == id || contains(pass.nodes, at); };
+  return contains(with_operands(plan.graph, pass.conv, in_pass), id);
+}
+
 // The output's own memory serves one stored value of the same shape, if the pass that writes the output reads
 // it voxel by voxel. A 16-bit output would round it: it holds the upper halves of the float32 value, which
-// saves half of the memory and no digits, unless a convolution reads the value too.
+// saves half of the memory and no digits. Convolutions, and passes that have one, do not read halves.
 bool lies_in_output(const FusedPlan& plan, Id id, Dtype dtype, bool halves) {
   if (plan.part.sliced() || !contains(plan.passes.back().reads, id) || !output_can_hold(plan, id))
     return false;
   if (dtype == Dtype::kF32) return true;
   return halves && voxels(plan.graph[id].shape) > 1 &&
-         std::ranges::all_of(
-             plan.passes, [&](const Pass& pass) { return !contains(pass.reads, id) || pass.conv == kNone; });
+         std::ranges::none_of(plan.passes, [&](const Pass& pass) {
+           return (contains(pass.reads, id) && pass.conv != kNone) || convolves(plan, pass, id);
+         });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "engine/cuda/work.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/dtype.h"
 #include "engine/cuda/cost.h"
@@ -16,15 +17,18 @@ double bytes_of(const Lowering& l, Id id) {
   return static_cast<double>(count(l.graph[id].shape)) * static_cast<double>(size);
 }
 
-// Bytes that reading value `id` costs, and the operations of what is computed on the way: all of it once.
+// Bytes that reading value `id` costs, and the operations of what is computed on the way: all of it once,
+// however many readers share it.
 void read(const Lowering& l, Id id, Work& work) {
-  if (id == kNone) return;
-  if (l.stored(id)) {
-    work.bytes += bytes_of(l, id);
-    return;
-  }
-  work.operations += flops(l.graph, id);
-  for (const Id in : l.graph[id].in) read(l, in, work);
+  std::vector<bool> met(l.graph.nodes.size(), false);
+  const auto inlined = [&](Id at) {
+    if (met[at]) return false;
+    met[at] = true;
+    if (!l.stored(at)) return true;
+    work.bytes += bytes_of(l, at);
+    return false;
+  };
+  for (const Id at : with_operands(l.graph, id, inlined)) work.operations += flops(l.graph, at);
 }
 
 bool varies_in_space(const Shape& shape) {

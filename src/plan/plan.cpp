@@ -8,6 +8,7 @@
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/norms.h"
 #include "plan/cost.h"
+#include "plan/layout.h"
 
 namespace upweave {
 namespace {
@@ -310,7 +311,7 @@ std::vector<Place> place_values(FusedPlan& plan, Dtype dtype) {
   bool output_aliased = dtype != Dtype::kF32;
   auto reserve = [&](Id id, int64_t element) {
     if (places[id].kind != Place::Kind::kNowhere) return;
-    places[id] = {Place::Kind::kWorkspace, plan.workspace_bytes};
+    places[id] = {Place::Kind::kWorkspace, plan.workspace_bytes, {}};
     const int64_t bytes = checked_mul(count(graph[id].shape), element, "the workspace");
     plan.workspace_bytes = checked_add(plan.workspace_bytes, (bytes + 63) / 64 * 64, "the workspace");
   };
@@ -361,6 +362,7 @@ FusedPlan make_plan(Graph source, Rewritten rewritten, const Target& target, Dty
   plan.weights = weight_side(plan.graph);
   plan.passes = Planner(plan.graph, target, dtype).passes();
   plan.places = place_values(plan, dtype);
+  choose_layouts(plan, target);
   plan.cost = plan_cost(plan, dtype);
   return plan;
 }

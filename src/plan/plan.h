@@ -25,14 +25,18 @@ struct Pass {
 // Where a value lives between passes.
 struct Place {
   enum class Kind { kNowhere, kInput, kWeights, kOutput, kExtraOutput, kWorkspace };
+  // kChannelsLast: float32, each position's channels padded to a multiple of the target's lanes.
+  enum class Layout { kRowMajor, kChannelsLast };
   Kind kind = Kind::kNowhere;  // kNowhere: only ever in registers and caches
   int64_t offset = 0;          // kWorkspace: bytes from its start, aligned to 64
+  Layout layout = Layout::kRowMajor;
 };
 
 // What the target is good at, for the one choice a plan makes: store a value or compute it again.
 struct Target {
   double flops_per_byte = 10;  // conv operations that take as long as moving one byte
   bool fuse = true;            // false: one pass an operation
+  int64_t channel_lanes = 0;   // what channels-last values are padded to; 0: the engine has only row-major
 };
 
 struct FusedPlan {

@@ -244,6 +244,7 @@ std::unique_ptr<Program> compile(std::shared_ptr<const FusedPlan> plan, const Op
 }  // namespace cpu
 
 // A core's FMA peak over its share of the memory's rate.
-extern const EngineEntry cpu_engine = {.target = {.flops_per_byte = 10}, .compile = cpu::compile};
+extern const EngineEntry cpu_engine = {.target = {.flops_per_byte = 10, .channel_lanes = cpu::kLane},
+                                       .compile = cpu::compile};
 
 }  // namespace upweave

@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "engine/cpu/node_launch.h"
+#include "engine/cpu/take_head.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/pools.h"
 
@@ -85,7 +86,9 @@ class Scheduler {
   Memory workspace_place(Id id, Dtype type) {
     Memory m{Memory::Where::kWorkspace, result_.workspace_bytes, type, dims_of(graph_[id].shape)};
     m.tiled = blocks_ > 0 && m.dims.voxels() > 1;
-    const int64_t channels = m.tiled ? padded(m.dims.c) : m.dims.c;
+    if (!m.tiled && type == Dtype::kF32 && plan_.places[id].layout == Place::Layout::kChannelsLast)
+      m.ld = padded(m.dims.c);
+    const int64_t channels = m.tiled ? padded(m.dims.c) : std::max(m.ld, m.dims.c);
     const int64_t elements = checked_mul(m.dims.n * m.dims.voxels(), channels, "the workspace");
     const int64_t bytes = checked_mul(elements, size_of(type), "the workspace");
     result_.workspace_bytes = checked_add(result_.workspace_bytes, round_up(bytes, 64), "the workspace");
@@ -236,8 +239,9 @@ class Scheduler {
     for (const Id conv : rest) {
       if (!is(graph_[conv], Op::kConvTranspose)) continue;
       auto stage = std::make_unique<ConvStage>();
-      std::vector<Id> done = take_head(conv, rest, *stage);
-      if (!stage->input.exists() || stage->in.n == 0) continue;
+      std::vector<Id> done =
+          take_head({graph_, users_, rest, [this](Id id) { return lookup(id); }}, conv, *stage);
+      if (stage->sources.empty() || stage->in.n == 0) continue;
       done.push_back(conv);
       make_kernel(conv, rest, *stage);
       stage->blocks = std::max<int64_t>(1, blocks_);
@@ -250,46 +254,6 @@ class Scheduler {
       return done;
     }
     return {};
-  }
-
-  // Walks up from the convolution: pointwise nodes with a number or a value per channel, then at most one
-  // pool. Each must have no other reader. On failure `stage.input` does not exist.
-  std::vector<Id> take_head(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
-    std::vector<Id> head;
-    Id at = graph_[conv].in[0];
-    stage.in = dims_of(graph_[at].shape);
-    while (!memory_[at].exists()) {
-      const Node& node = graph_[at];
-      if (!contains(rest, at) || users_[at].size() != 1 || stage.pool) return {};
-      if (const auto fn = pointwise_fn(node)) {
-        ConvStage::Point point;
-        point.fn = *fn;
-        point.a = static_cast<float>(numbers(node).a);
-        point.b = static_cast<float>(numbers(node).b);
-        if (node.in.size() > 1 && node.in[1] != kNone) {
-          if (!plan_.weights[node.in[1]]) return {};
-          point.operand = lookup(node.in[1]);
-          point.operand.dims = dims_of(broadcast_shape(graph_[node.in[1]].shape, node.shape, "operand"));
-          if (point.operand.dims.space != Extents{1, 1, 1} || point.operand.dims.n != 1) return {};
-        }
-        if (node.shape != graph_[node.in[0]].shape) return {};
-        stage.points.insert(stage.points.begin(), point);
-      } else if (is_pool(node) && (node.in.size() < 2 || node.in[1] == kNone)) {
-        const auto [window, stride] = pool_attrs(node);
-        stage.pool = true;
-        stage.pooling = is(node, Op::kAvgPool)   ? Pooling::kAvg
-                        : is(node, Op::kMaxPool) ? Pooling::kMax
-                                                 : Pooling::kMin;
-        stage.window = extents_of(window, 1);
-        stage.stride = extents_of(stride, 1);
-      } else {
-        return {};
-      }
-      head.push_back(at);
-      at = node.in[0];
-    }
-    stage.input = memory_[at];
-    return head;
   }
 
   // Outputs of the convolution that pools behind it take together, along each axis.
@@ -334,9 +298,10 @@ class Scheduler {
     }
     convs_[conv] = result_.kernels.size();
     const Id given = is(graph_[weights], Op::kCenter) ? graph_[weights].in[0] : weights;
-    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, given) &&
-                     stage.input.type == Dtype::kBF16 && stage.points.empty() &&
-                     (!stage.pool || stage.pooling != Pooling::kAvg);
+    const ConvSource& source = stage.sources.front();
+    const bool raw = options_.dtype == Dtype::kBF16 && is_param(graph_, given) && stage.sources.size() == 1 &&
+                     source.memory.type == Dtype::kBF16 && source.steps.empty() &&
+                     (!source.pool || source.pooling != Pooling::kAvg);
     ConvShape shape = conv_shape(conv_geometry(graph_, graph_[conv]));
     shape.window = pooled_together(conv, rest);
     shape.blocks = std::max<int64_t>(1, blocks_);

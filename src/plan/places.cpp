@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/dtype.h"
 #include "graph/operation.h"
+#include "plan/layout.h"
 #include "plan/lifetimes.h"
 
 namespace upweave {
@@ -108,6 +109,7 @@ void choose_places(FusedPlan& plan, const Target& target, const Options& options
     }
   }
   plan.workspace.kept = aligned(plan.workspace.kept, kPage);
+  choose_layouts(plan, target);
 }
 
 void assign_places(FusedPlan& plan, const Footprint& footprint) {

@@ -26,6 +26,7 @@ struct Pass {
 // Where a value lives between passes, and how it lies there.
 struct Place {
   enum class Kind { kNowhere, kInput, kWeights, kOutput, kExtraOutput, kWorkspace, kKept };
+  // kChannelsLast: float32, each position's channels padded to a multiple of the target's lanes.
   // kPrepared: as the engine that made it likes it best, for itself alone.
   enum class Layout { kRowMajor, kChannelsLast, kPrepared };
   Kind kind = Kind::kNowhere;  // kNowhere: only ever in registers and caches; kKept: outlives micro-batches
@@ -95,6 +96,7 @@ struct FusedPlan;
 struct Target {
   double flops_per_byte = 10;  // conv operations that take as long as moving one byte
   bool fuse = true;            // false: one pass an operation
+  int64_t channel_lanes = 0;   // what channels-last values are padded to; 0: the engine has only row-major
   bool halves = false;         // it keeps float32 values in halves (Place::halves)
   Limits (*limits)(const Options&) = nullptr;
   Footprint (*measure)(const FusedPlan&, const Options&) = nullptr;

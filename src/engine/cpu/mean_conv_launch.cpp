@@ -101,7 +101,12 @@ class MeanConvLaunch final : public Launch {
     for (int64_t d = 0; d < in_.space[0]; ++d) {
       for (int64_t h = 0; h < in_.space[1]; ++h) {
         const int64_t at = ((r * in_.space[0] + d) * in_.space[1] + h) * in_.space[2];
-        expand(x_.read(bases) + at * size_of(x_.type), x_.type, in_.space[2], row);
+        if (x_.channels_last()) {
+          const Reader x(x_, bases);
+          for (int64_t w = 0; w < in_.space[2]; ++w) row[w] = static_cast<float>(x[at + w]);
+        } else {
+          expand(x_.read(bases) + at * size_of(x_.type), x_.type, in_.space[2], row);
+        }
         double shared = 0;
         for (int64_t w = lo; w < hi; ++w) shared += row[w];
         for (size_t k = 0; k < along.size(); ++k) {

@@ -188,6 +188,7 @@ std::unique_ptr<Program> compile(std::shared_ptr<const FusedPlan> plan, const Op
 
 // A core's FMA peak over its share of the memory's rate.
 extern const EngineEntry cpu_engine = {.target = {.flops_per_byte = 10,
+                                                  .channel_lanes = cpu::kLane,
                                                   .halves = true,
                                                   .limits = cpu::limits,
                                                   .measure = cpu::measure,

@@ -12,6 +12,7 @@
 #include "engine/cpu/micro_batch.h"
 #include "engine/cpu/node_launch.h"
 #include "engine/cpu/slices.h"
+#include "engine/cpu/take_head.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/pools.h"
 
@@ -63,6 +64,11 @@ ConvShape kernel_shape(const Graph& graph, Id conv, const std::vector<Id>& rest,
   shape.window = pooled_together(graph, conv, rest);
   shape.blocks = blocks;
   return shape;
+}
+
+// Weights that are bfloat16 if parameters are: as they were given, or turned around.
+bool as_given(const Graph& graph, Id id) {
+  return is_param(graph, is(graph[id], Op::kFlip) ? graph[id].in[0] : id);
 }
 
 class Scheduler {
@@ -129,6 +135,7 @@ class Scheduler {
         break;
       default:
         m.tiled = place.layout == Place::Layout::kPrepared;
+        if (place.layout == Place::Layout::kChannelsLast) m.ld = padded(m.dims.c);
     }
     m.offset = offset;
     return memory_[id] = m;
@@ -136,7 +143,7 @@ class Scheduler {
 
   // Bytes of a value in the workspace.
   int64_t workspace_bytes(const Memory& m) const {
-    const int64_t channels = m.tiled ? padded(m.dims.c) : m.dims.c;
+    const int64_t channels = m.tiled ? padded(m.dims.c) : std::max(m.ld, m.dims.c);
     const int64_t elements = checked_mul(m.dims.n * m.dims.voxels(), channels, "the workspace");
     return checked_mul(elements, m.element_bytes(), "the workspace");
   }
@@ -172,7 +179,9 @@ class Scheduler {
       for (const Id in : graph_[at].in) {
         if (in == kNone || lifetime_[in] == kNone || contains(done, in)) continue;
         const Memory& from = memory_[in];
-        if (ends(in) && from.where == to.where && from.dims == to.dims && from.type == to.type) return in;
+        if (ends(in) && from.where == to.where && from.dims == to.dims && from.type == to.type &&
+            from.ld == to.ld)
+          return in;
       }
     }
     return kNone;
@@ -264,8 +273,9 @@ class Scheduler {
     for (const Id conv : rest) {
       if (!is(graph_[conv], Op::kConvTranspose)) continue;
       auto stage = std::make_unique<ConvStage>();
-      std::vector<Id> done = take_head(conv, rest, *stage);
-      if (!stage->input.exists() || stage->in.n == 0) continue;
+      std::vector<Id> done =
+          take_head({graph_, users_, rest, [this](Id id) { return lookup(id); }}, conv, *stage);
+      if (stage->sources.empty() || stage->in.n == 0) continue;
       done.push_back(conv);
       make_kernel(conv, rest, *stage);
       stage->blocks = blocks_;
@@ -280,46 +290,6 @@ class Scheduler {
     return {};
   }
 
-  // Walks up from the convolution: pointwise nodes with a number or a value per channel, then at most one
-  // pool. Each must have no other reader. On failure `stage.input` does not exist.
-  std::vector<Id> take_head(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
-    std::vector<Id> head;
-    Id at = graph_[conv].in[0];
-    stage.in = dims_of(graph_[at].shape);
-    while (!memory_[at].exists()) {
-      const Node& node = graph_[at];
-      if (!contains(rest, at) || users_[at].size() != 1 || stage.pool) return {};
-      if (const auto fn = pointwise_fn(node)) {
-        ConvStage::Point point;
-        point.fn = *fn;
-        point.a = static_cast<float>(numbers(node).a);
-        point.b = static_cast<float>(numbers(node).b);
-        if (node.in.size() > 1 && node.in[1] != kNone) {
-          if (!plan_.weights[node.in[1]]) return {};
-          point.operand = lookup(node.in[1]);
-          point.operand.dims = dims_of(broadcast_shape(graph_[node.in[1]].shape, node.shape, "operand"));
-          if (point.operand.dims.space != Extents{1, 1, 1} || point.operand.dims.n != 1) return {};
-        }
-        if (node.shape != graph_[node.in[0]].shape) return {};
-        stage.points.insert(stage.points.begin(), point);
-      } else if (is_pool(node) && (node.in.size() < 2 || node.in[1] == kNone)) {
-        const auto [window, stride] = pool_attrs(node);
-        stage.pool = true;
-        stage.pooling = is(node, Op::kAvgPool)   ? Pooling::kAvg
-                        : is(node, Op::kMaxPool) ? Pooling::kMax
-                                                 : Pooling::kMin;
-        stage.window = extents_of(window, 1);
-        stage.stride = extents_of(stride, 1);
-      } else {
-        return {};
-      }
-      head.push_back(at);
-      at = node.in[0];
-    }
-    stage.input = memory_[at];
-    return head;
-  }
-
   // bfloat16 products are exact, so that dot products of them serve where both operands are bfloat16 as
   // given; other weights and inputs keep float32.
   void make_kernel(Id conv, const std::vector<Id>& rest, ConvStage& stage) {
@@ -331,8 +301,10 @@ class Scheduler {
       return;
     }
     convs_[conv] = result_.kernels.size();
-    const bool raw = is_param(graph_, weights) && stage.input.type == Dtype::kBF16 && stage.points.empty() &&
-                     (!stage.pool || stage.pooling != Pooling::kAvg);
+    const ConvSource& source = stage.sources.front();
+    const bool raw = as_given(graph_, weights) && stage.sources.size() == 1 &&
+                     source.memory.type == Dtype::kBF16 && source.steps.empty() &&
+                     (!source.pool || source.pooling != Pooling::kAvg);
     const Dtype type = raw ? Dtype::kBF16 : options_.dtype == Dtype::kF32 ? Dtype::kF32 : Dtype::kF16;
     stage.kernel = make_conv_kernel(kernel_shape(graph_, conv, rest, blocks_), type, options_.algorithm,
                                     options_.precision, &stage.cost);

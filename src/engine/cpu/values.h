@@ -54,7 +54,7 @@ struct Bases {
   bool closes = true;  // these samples are the last
 };
 
-// Where a value lies between launches, dense and row-major.
+// Where a value lies between launches: dense and row-major, or channels last.
 struct Memory {
   enum class Where { kNowhere, kInput, kOutput, kExtraOutput, kWorkspace, kPacked, kKept };
   Where where = Where::kNowhere;
@@ -69,10 +69,23 @@ struct Memory {
   // on in the workspace.
   int64_t low = -1;
   int64_t sample_bytes = 0;  // kInput, kExtraOutput: 0 for what is of all samples
+  // Not 0: float32, channels last, the rows of so many elements: those behind the channels mean nothing.
+  int64_t ld = 0;
 
   bool exists() const { return where != Where::kNowhere; }
   bool split() const { return low >= 0; }
+  bool channels_last() const { return ld > 0; }
+  // Element i of the row-major order, counted in elements from the start.
+  int64_t element_at(int64_t i) const {
+    if (!channels_last()) return i;
+    const int64_t row = i / dims.voxels(), position = i % dims.voxels();
+    return (row / dims.c * dims.voxels() + position) * ld + row % dims.c;
+  }
   int64_t element_bytes() const { return split() ? 2 : size_of(type); }
+  double bytes() const {  // that are moved when all of it is
+    return static_cast<double>(dims.n * dims.voxels() * (channels_last() ? ld : dims.c)) *
+           static_cast<double>(element_bytes());
+  }
   const char* read(const Bases& b) const {
     switch (where) {
       case Where::kInput:
@@ -99,15 +112,20 @@ struct Memory {
   char* lower(const Bases& b) const { return split() ? b.workspace + low : nullptr; }
 };
 
-// Elements of a value in memory, as float64.
+// Elements of a value in memory by their row-major number, as float64.
 struct Reader {
   const char* data;
   Dtype type;
-  const char* lower;  // of a value in two halves
+  const char* lower;   // of a value in two halves
+  const Memory* last;  // of a value channels last
 
   Reader(const Memory& memory, const Bases& bases)
-      : data(memory.read(bases)), type(memory.type), lower(memory.lower(bases)) {}
+      : data(memory.read(bases)),
+        type(memory.type),
+        lower(memory.lower(bases)),
+        last(memory.channels_last() ? &memory : nullptr) {}
   double operator[](int64_t i) const {
+    if (last) return load_element(data, type, last->element_at(i));
     if (!lower) return load_element(data, type, i);
     uint16_t halves[2];
     std::memcpy(halves, lower + 2 * i, 2);
@@ -119,10 +137,15 @@ struct Writer {
   char* data;
   Dtype type;
   char* lower;
+  const Memory* last;
 
   Writer(const Memory& memory, const Bases& bases)
-      : data(memory.write(bases)), type(memory.type), lower(memory.lower(bases)) {}
+      : data(memory.write(bases)),
+        type(memory.type),
+        lower(memory.lower(bases)),
+        last(memory.channels_last() ? &memory : nullptr) {}
   void store(int64_t i, double value) const {
+    if (last) return store_element(data, type, last->element_at(i), value);
     if (!lower) return store_element(data, type, i, value);
     const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
     const uint16_t halves[2] = {static_cast<uint16_t>(bits), static_cast<uint16_t>(bits >> 16)};

@@ -155,6 +155,7 @@ int TileBuilder::operand(Id id, const Shape& against) {
   Memory from = memory_(id);
   if (!from.exists()) return -1;
   from.dims = dims_of(broadcast_shape(graph_[id].shape, against, "operand"));
+  if (from.channels_last() && from.dims != dims_of(graph_[id].shape)) return -1;  // its axes mean others here
   int level = level_with(dims_of(against).space);
   if (level < 0) return -1;
   const auto kind = kind_of(from.dims, &level);
@@ -272,7 +273,7 @@ void TileBuilder::alias_memory() {
   const bool rows = p_.layout == Layout::kChannelsFirst && p_.dims.voxels() % kLane == 0;
   auto fits = [&](const Slot& slot, const Memory& memory) {
     return slot.kind == Kind::kFull && memory.type == Dtype::kF32 && !memory.split() &&
-           memory.dims == p_.dims && (rows || memory.tiled);
+           !memory.channels_last() && memory.dims == p_.dims && (rows || memory.tiled);
   };
   auto row_local = [](const Step& s) {
     using What = Step::What;

@@ -1,6 +1,7 @@
 #include "engine/cpu/tile/move.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace upweave::cpu {
 namespace {
@@ -22,6 +23,35 @@ void load_elements(const Memory& from, const Bases& bases, int64_t at, int64_t n
   expand(data + at * size_of(from.type), from.type, n, dst);
 }
 
+// The row of position (d, h, w) of sample n in a value channels last, 0 along axes that are broadcast.
+int64_t position_row(const Dims& dims, int64_t n, int64_t d, int64_t h, int64_t w) {
+  const Extents &e = dims.space, at = {e[0] == 1 ? 0 : d, e[1] == 1 ? 0 : h, e[2] == 1 ? 0 : w};
+  return (((dims.n == 1 ? 0 : n) * e[0] + at[0]) * e[1] + at[1]) * e[2] + at[2];
+}
+
+void copy_rows(const float* src, int64_t src_ld, int64_t rows, int64_t channels, float* dst, int64_t ld) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(dst + r * ld, src + r * src_ld, static_cast<size_t>(channels) * sizeof(float));
+}
+
+// From memory that is channels last itself: rows are copied.
+void load_last(const Memory& from, const Bases& bases, const Region& region, float* dst, int64_t ld) {
+  const float* data = reinterpret_cast<const float*>(from.read(bases));
+  const Box& box = region.box;
+  const int64_t width = box.extent[2], step = from.dims.space[2] == 1 ? 0 : from.ld;
+  for (int64_t d = 0; d < box.extent[0]; ++d) {
+    for (int64_t h = 0; h < box.extent[1]; ++h, dst += width * ld) {
+      const int64_t row = position_row(from.dims, region.n, box.lo[0] + d, box.lo[1] + h, box.lo[2]);
+      const float* src = data + row * from.ld + (from.dims.c == 1 ? 0 : region.c0);
+      if (step == ld && ld == padded(region.channels)) {
+        std::memcpy(dst, src, static_cast<size_t>(width * ld) * sizeof(float));
+      } else {
+        copy_rows(src, step, width, region.channels, dst, ld);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void store_elements(const float* src, int64_t n, const Memory& to, const Bases& bases, int64_t at,
@@ -33,6 +63,7 @@ void store_elements(const float* src, int64_t n, const Memory& to, const Bases& 
 
 void load_positions(const Memory& from, const Bases& bases, const Region& region, float* dst, int64_t ld,
                     float* stage) {
+  if (from.channels_last()) return load_last(from, bases, region, dst, ld);
   const Reader elements(from, bases);
   const int64_t width = region.box.extent[2];
   const bool broadcast = from.dims.space[2] == 1;
@@ -73,6 +104,16 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
   for (int64_t d = 0; d < run[0]; ++d) {
     for (int64_t h = 0; h < run[1]; ++h, src += run[2] * ld) {
       const int64_t start = ((lo[0] + d) * to.dims.space[1] + lo[1] + h) * to.dims.space[2] + lo[2];
+      if (to.channels_last()) {
+        float* row =
+            reinterpret_cast<float*>(data) + (region.n * to.dims.voxels() + start) * to.ld + region.c0;
+        if (ld == to.ld && region.channels == to.dims.c) {
+          shrink(src, run[2] * ld, row, Dtype::kF32, stream);
+        } else {
+          copy_rows(src, ld, run[2], region.channels, row, to.ld);
+        }
+        continue;
+      }
       for (int64_t c = 0; c < region.channels; c += kLane) {
         const int64_t channels = std::min(kLane, region.channels - c);
         for (int64_t w = 0; w < run[2]; w += kStageWidth) {
@@ -108,8 +149,13 @@ void store_positions(const float* src, int64_t ld, const Region& region, const M
 void load_channels(const Memory& from, const Bases& bases, const Region& region, const Extents& extent,
                    int64_t first, int64_t positions, float* dst, int64_t ld) {
   const Reader elements(from, bases);
+  if (from.channels_last() && from.dims.space == extent && from.dims.c > 1) {
+    const int64_t row = (from.dims.n == 1 ? 0 : region.n) * from.dims.voxels() + first;
+    const float* src = reinterpret_cast<const float*>(from.read(bases)) + row * from.ld + region.c0;
+    return transpose(src, from.ld, positions, region.channels, dst, ld);
+  }
   for (int64_t c = 0; c < region.channels; ++c, dst += ld) {
-    if (from.dims.space == extent) {
+    if (from.dims.space == extent && !from.channels_last()) {
       const int64_t at = row_offset(from.dims, region.n, region.c0 + c, 0, 0) + first;
       load_elements(from, bases, at, positions, dst);
       continue;
@@ -126,6 +172,11 @@ void load_channels(const Memory& from, const Bases& bases, const Region& region,
 
 void store_channels(const float* src, int64_t ld, const Region& region, int64_t first, int64_t positions,
                     const Memory& to, const Bases& bases, bool stream) {
+  if (to.channels_last()) {
+    float* dst =
+        reinterpret_cast<float*>(to.write(bases)) + (region.n * to.dims.voxels() + first) * to.ld + region.c0;
+    return transpose(src, ld, region.channels, positions, dst, to.ld);
+  }
   for (int64_t c = 0; c < region.channels; ++c) {
     const int64_t at = (region.n * to.dims.c + region.c0 + c) * to.dims.voxels() + first;
     store_elements(src + c * ld, positions, to, bases, at, stream);

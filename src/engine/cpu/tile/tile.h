@@ -97,22 +97,28 @@ struct Reduction {
   Memory result;  // {2, sets} for moments and stats, (n, c) for folds
 };
 
-// A convolution at the head of a channels-last program, with what is done to its input on the way in.
+// A value that a convolution reads, or one of several along its channels, with what is done to it on the way
+// in: a pool, then steps element by element. Of those, kPointwise meets the number `a`, or a value in
+// `memory`: one in all, one a channel of each sample or all, or one an element; kFactors normalizes.
+struct ConvSource {
+  Memory memory;
+  int64_t c0 = 0;  // its first channel in what the convolution sees
+  Dims dims;       // behind the pool
+  bool pool = false;
+  Pooling pooling = Pooling::kAvg;
+  Extents window = {1, 1, 1}, stride = {1, 1, 1};
+  std::vector<Step> steps;
+
+  bool as_given() const { return !pool && steps.empty(); }
+};
+
+// A convolution at the head of a channels-last program.
 struct ConvStage {
   std::shared_ptr<const ConvKernel> kernel;
   int64_t packed_offset = 0;
   int64_t blocks = 1;  // the output's channels are one of so many blocks
-  Memory input;        // the tensor that is read
-  Dims in;             // what the convolution sees, behind the head's pool
-  bool pool = false;   // the head: a pool, then pointwise steps
-  Pooling pooling = Pooling::kAvg;
-  Extents window = {1, 1, 1}, stride = {1, 1, 1};
-  struct Point {
-    Fn fn = Fn::kCopy;
-    float a = 0, b = 0;
-    Memory operand;  // a value per channel or one; otherwise the number `a`
-  };
-  std::vector<Point> points;
+  std::vector<ConvSource> sources;
+  Dims in;          // what the convolution sees
   int out = -1;     // slot
   double cost = 0;  // of a sample, in multiply-adds of 16 floats
 };

@@ -10,7 +10,8 @@ namespace {
 // Vector operations on 16 values, in units of a multiply-add of the convolution; fitted as in predict.cpp.
 constexpr double kSimple = 3, kDivision = 10, kExponential = 25, kGelu = 40;
 constexpr double kLoadStore = 12;    // with a transposition between rows and channels
-constexpr double kPackedInput = 12;  // the same of a convolution's input, with borders
+constexpr double kCopied = 3;        // rows from channels last to channels last
+constexpr double kPackedInput = 12;  // a convolution's input, transposed, with borders
 constexpr double kNorm = 16, kFold = 4, kPooled = 4, kMomented = 8;
 
 double cost_of(Fn fn) {
@@ -22,12 +23,12 @@ double cost_of(Fn fn) {
   return ops < 5 ? kSimple : ops < 12 ? kDivision : ops < 15 ? kExponential : kGelu;
 }
 
-double cost_of(const Step& step) {
+double cost_of(const Step& step, Layout layout) {
   using What = Step::What;
   switch (step.what) {
     case What::kLoad:
     case What::kStore:
-      return kLoadStore;
+      return step.memory.channels_last() && layout == Layout::kChannelsLast ? kCopied : kLoadStore;
     case What::kPointwise:
       return cost_of(step.fn);
     case What::kAffine:
@@ -82,24 +83,30 @@ Work tile_work(const TileProgram& p, const TileGrid& grid, int64_t cache_bytes) 
     // What reads a finer level does it value by value of that level.
     const int slot = step.x >= 0 ? step.x : step.out;
     if (slot < 0) continue;
-    work.steps += vectors(slot) * cost_of(step);
-    if (step.what == Step::What::kLoad || step.what == Step::What::kStore)
-      work.bytes += static_cast<double>(step.memory.dims.count() * step.memory.element_bytes());
+    work.steps += vectors(slot) * cost_of(step, p.layout);
+    if (step.what == Step::What::kLoad || step.what == Step::What::kStore) work.bytes += step.memory.bytes();
   }
   for (const Slot& slot : p.slots) {  // used where they lie
-    if (slot.alias.exists())
-      work.bytes += static_cast<double>(slot.alias.dims.count() * slot.alias.element_bytes());
+    if (slot.alias.exists()) work.bytes += slot.alias.bytes();
   }
   if (!p.conv) return work;
   const ConvStage& conv = *p.conv;
   work.products = conv.cost * samples;
-  const auto read = static_cast<double>(conv.input.dims.count());
-  work.bytes += read * static_cast<double>(conv.input.element_bytes());
-  double points = kPackedInput;
-  for (const ConvStage::Point& point : conv.points) points += cost_of(point.fn);
-  const double packed =
-      samples * static_cast<double>(conv.in.voxels() * round_up(conv.kernel->channels_in(), 1)) / kLane;
-  work.steps += packed * points + (conv.pool ? read / kLane * kPooled : 0);
+  for (const ConvSource& source : conv.sources) {
+    work.bytes += source.memory.bytes();
+    double points = source.memory.channels_last() ? kCopied : kPackedInput;
+    for (const Step& step : source.steps) {
+      points += step.what == Step::What::kFactors ? kSimple : cost_of(step.fn);
+      if (!step.memory.exists() || step.memory.dims.voxels() == 1) continue;
+      work.bytes += step.memory.bytes();
+      if (!step.memory.channels_last()) points += kLoadStore;
+    }
+    const double share = static_cast<double>(source.dims.c) / static_cast<double>(conv.in.c);
+    const double packed =
+        samples * share * static_cast<double>(conv.in.voxels() * conv.kernel->channels_in()) / kLane;
+    const auto read = static_cast<double>(source.memory.dims.count());
+    work.steps += packed * points + (source.pool ? read / kLane * kPooled : 0);
+  }
   const auto weights = static_cast<double>(conv.kernel->packed_bytes());
   if (weights > static_cast<double>(cache_bytes) / 2)
     work.weights = weights * static_cast<double>(work.tiles);

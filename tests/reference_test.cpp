@@ -107,6 +107,59 @@ TEST(Reference, TransposedConvolutionIsExactOnIntegers) {
   });
 }
 
+TEST(Reference, ConvolutionGathers) {
+  const std::pair<Shape, Data> x = {{1, 1, 4}, {}}, k = {{1, 1, 3}, {1, 10, 100}};  // x = 1 2 3 4
+  EXPECT_EQ(run("conv k", {{"input", x}, {"k", k}}), (Data{321, 432}));
+  EXPECT_EQ(run("conv k p1", {{"input", x}, {"k", k}}), (Data{210, 321, 432, 43}));
+  EXPECT_EQ(run("conv k p1 pe0", {{"input", x}, {"k", k}}), (Data{210, 321, 432}));
+  EXPECT_EQ(run("conv k p1 s2", {{"input", x}, {"k", k}}), (Data{210, 432}));
+  EXPECT_EQ(run("conv k p2 d2", {{"input", x}, {"k", k}}), (Data{310, 420, 31, 42}));
+  EXPECT_EQ(run("conv k p1 reflect", {{"input", x}, {"k", k}}), (Data{212, 321, 432, 343}));
+  EXPECT_EQ(run("conv k p1 replicate", {{"input", x}, {"k", k}}), (Data{211, 321, 432, 443}));
+  EXPECT_EQ(run("conv k p1 circular", {{"input", x}, {"k", k}}), (Data{214, 321, 432, 143}));
+  // Where only padding is seen there is the bias.
+  EXPECT_EQ(run("conv k b p2", {{"input", {{1, 1, 1}, {5}}}, {"k", {{1, 1, 1}, {3}}}, {"b", {{1}, {1000}}}}),
+            (Data{1000, 1000, 1015, 1000, 1000}));
+  // kernel is (C_out, C_in, K), and C_in of a group with groups.
+  EXPECT_EQ(run("conv k", {{"input", {{1, 2, 1}, {2, 3}}}, {"k", {{2, 2, 1}, {1, 10, 100, 1000}}}}),
+            (Data{2 + 30, 200 + 3000}));
+  EXPECT_EQ(run("conv k g2", {{"input", {{1, 2, 1}, {2, 3}}}, {"k", {{2, 1, 1}, {10, 100}}}}),
+            (Data{20, 300}));
+  EXPECT_EQ(
+      run("conv k s1x2 p1x0", {{"input", {{1, 1, 2, 4}, {}}}, {"k", {{1, 1, 2, 2}, {1, 10, 100, 1000}}}}),
+      (Data{2100, 4300, 6521, 8743, 65, 87}));
+}
+
+TEST(Reference, Moves) {
+  const std::map<std::string, std::pair<Shape, Data>> x = {{"input", {{1, 2, 2, 3}, {}}}};  // 1..12
+  EXPECT_EQ(run("mul 10 as t | @input | cat @t @input", {{"input", {{2, 1, 2}, {1, 2, 3, 4}}}}),
+            (Data{1, 2, 10, 20, 1, 2, 3, 4, 30, 40, 3, 4}));
+  EXPECT_EQ(run("crop 1:x:-1", x), (Data{4, 5, 10, 11}));
+  EXPECT_EQ(run("crop -1: channels=1:", x), (Data{12}));
+  EXPECT_EQ(run("crop channels=:-1", x), (Data{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(run("crop 0:9x-9:1", x), (Data{1, 4, 7, 10}));
+  EXPECT_EQ(row("pad 1", {5, 6, 7}), (Data{0, 5, 6, 7, 0}));
+  EXPECT_EQ(row("pad 2 e0 value=9", {5, 6, 7}), (Data{9, 9, 5, 6, 7}));
+  EXPECT_EQ(row("pad 2 e1 reflect", {5, 6, 7}), (Data{7, 6, 5, 6, 7, 6}));
+  EXPECT_EQ(row("pad 0 e2 replicate", {5, 6, 7}), (Data{5, 6, 7, 7, 7}));
+  EXPECT_EQ(row("pad 3 e1 circular", {5, 6, 7}), (Data{5, 6, 7, 5, 6, 7, 5}));
+  expect_same(row("pad 1 reflect", {kInf, 1, kNan}), {1, kInf, 1, kNan, 1}, "pad");
+  EXPECT_EQ(run("pad 1x0", {{"input", {{1, 1, 1, 2}, {3, 4}}}}), (Data{0, 0, 3, 4, 0, 0}));
+  EXPECT_EQ(run("upsample 1x2 nearest", {{"input", {{1, 1, 2, 2}, {}}}}), (Data{1, 1, 2, 2, 3, 3, 4, 4}));
+  // Places (o + 1/2) / 2 - 1/2 = 0 (not -1/4), 1/4, 3/4, 5/4 (beyond the last).
+  EXPECT_EQ(row("upsample 2 linear", {4, 8}), (Data{4, 5, 7, 8}));
+  EXPECT_EQ(row("upsample 2 linear corners", {0, 3}), (Data{0, 1, 2, 3}));
+  EXPECT_EQ(row("upsample 3 linear corners", {7}), (Data{7, 7, 7}));
+  EXPECT_EQ(run("upsample 2 linear", {{"input", {{1, 1, 2, 2}, {0, 16, 32, 48}}}}),
+            (Data{0, 4, 12, 16, 8, 12, 20, 24, 24, 28, 36, 40, 32, 36, 44, 48}));
+  // A weight of 0 times infinity is NaN, as in PyTorch.
+  expect_same(row("upsample 2 linear corners", {1, kInf}), {kNan, kInf, kInf, kNan}, "upsample of inf");
+  EXPECT_EQ(run("pixel_shuffle 2", {{"input", {{1, 4, 1, 2}, {}}}}), (Data{1, 3, 2, 4, 5, 7, 6, 8}));
+  EXPECT_EQ(run("pixel_shuffle 2 | pixel_unshuffle 2", {{"input", {{1, 8, 1, 2}, {}}}}),
+            run("add 0", {{"input", {{1, 8, 1, 2}, {}}}}));
+  EXPECT_EQ(run("pixel_unshuffle 2", {{"input", {{1, 1, 4}, {}}}}), (Data{1, 3, 2, 4}));
+}
+
 TEST(Reference, Pools) {
   const std::map<std::string, std::pair<Shape, Data>> x = {{"input", {{1, 1, 3, 5}, {}}}};  // 1..15
   EXPECT_EQ(run("max_pool 2", x), (Data{7, 9}));

@@ -13,6 +13,10 @@ void check_operands(const Graph& graph, Id id) {
   const auto& args = node.op->args;
   size_t slot = node.in.empty() ? 0 : 1;  // operand 0 is the value that a stage goes on from
   for (const Arg& arg : args) {
+    if (arg.kind == Arg::Kind::kValues) {
+      if (node.in.size() <= slot) throw broken("node {}: {} has no {}", id, node.op->name, arg.name);
+      slot = node.in.size();
+    }
     if (arg.kind != Arg::Kind::kTensor && arg.kind != Arg::Kind::kOperand) continue;
     const bool given = slot < node.in.size() && node.in[slot] != kNone;
     if (arg.required && !given && !node.attrs.has(arg.name))

@@ -52,8 +52,9 @@ class Attributes {
 
 struct Node {
   const Operation* op = nullptr;
-  std::vector<Id>
-      in;  // one per tensor argument of the operation, in the order of its `args`; kNone if absent
+  // The value that the stage goes on from, then one per tensor argument of the operation, in the order of its
+  // `args`; kNone if absent. An argument of several values (cat's) is the last and has one for each.
+  std::vector<Id> in;
   Attributes attrs;
   std::string name;            // a parameter's name, or the label given by `as`
   Shape shape;                 // empty until inferred

@@ -21,11 +21,12 @@ constexpr size_t kOps = 0
 enum class Family : uint8_t {
   kLeaf,         // input, param
   kPointwise,    // an element of the result from one element of each operand: `value` of the row says how
-  kConvolution,  // conv_transpose, and its mean
+  kConvolution,  // conv, conv_transpose, and its mean
   kPool,
   kReduction,  // one value of whole axes
   kNorm,       // statistics of sets of elements, and what is done with them
   kSoftmax,
+  kMove,     // copies elements to other places: cat, pad, crop, upsample, pixel_shuffle
   kWeights,  // computed from parameters when they are packed
 };
 

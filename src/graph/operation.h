@@ -15,7 +15,9 @@ struct Arg {
   enum class Kind {
     kTensor,   // kernel, @label; by name (bias=b) when `named`
     kOperand,  // a tensor or a number; a number is the attribute `name`
+    kValues,   // one or more values, @a @b: an operand for each; the last argument of its operation
     kInts,     // extents: 2 or 2x1x2, behind `prefix`: s2x1
+    kSlices,   // 1:-1 or :x2:8, kept as a word; by name (channels=0:8) when `named`
     kReal,     // a number; by name (eps=1e-5) when `named`
     kWord,     // one of `words`
     kFlag,     // its own name, present or not

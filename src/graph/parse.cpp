@@ -58,6 +58,25 @@ bool to_ints(std::string_view s, Shape& values) {
   }
 }
 
+// :, 1:, :-1 or 2:8 for each axis, x between them.
+bool is_slices(std::string_view s) {
+  const char* p = s.data();
+  const char* const end = p + s.size();
+  const auto bound = [&] {  // true: there is none, or a whole number
+    int64_t v;
+    if (p == end || (*p != '-' && !digit(*p))) return true;
+    const auto [next, error] = std::from_chars(p, end, v);
+    p = next;
+    return error == std::errc();
+  };
+  for (int axes = 1; axes <= 3; ++axes) {
+    if (!bound() || p == end || *p++ != ':' || !bound()) return false;
+    if (p == end) return true;
+    if (*p++ != 'x') return false;
+  }
+  return false;
+}
+
 // The operation whose name is nearest, for "did you mean".
 std::string nearest(std::string_view word) {
   auto distance = [](std::string_view a, std::string_view b) {
@@ -290,11 +309,12 @@ class Parser {
       Token rest = word;
       bool match = false;
       if (equals != std::string::npos) {
-        match = word.text.compare(0, equals, arg.name) == 0 && arg.kind != Arg::Kind::kFlag;
+        match = word.text.compare(0, equals, arg.name) == 0 && arg.kind != Arg::Kind::kFlag &&
+                arg.kind != Arg::Kind::kValues;
         rest = {word.text.substr(equals + 1), word.column + equals + 1};
         if (match && given[a]) throw at(word.column, "{} is given twice", arg.name);
         if (match && rest.text.empty()) throw at(word.column, "{} has no value", arg.name);
-      } else if (!given[a]) {
+      } else if (!given[a] || arg.kind == Arg::Kind::kValues) {
         match = accepts(op, arg, word.text, number);
         if (match) rest = {word.text.substr(arg.prefix.size()), word.column + arg.prefix.size()};
       }
@@ -318,6 +338,10 @@ class Parser {
         return number && !arg.named;
       case Arg::Kind::kOperand:
         return true;
+      case Arg::Kind::kValues:
+        return !number;
+      case Arg::Kind::kSlices:
+        return !arg.named && is_slices(text);
       case Arg::Kind::kTensor:
         return !number && !arg.named && !reads_as_setting(op, text);
     }
@@ -345,6 +369,16 @@ class Parser {
         node.attrs.set(arg.name, values);
         return;
       }
+      case Arg::Kind::kSlices:
+        if (!is_slices(word.text))
+          throw at(word.column, "'{}' is not a slice, or several as in 1:-1x2:", word.text);
+        node.attrs.set(arg.name, word.text);
+        return;
+      case Arg::Kind::kValues:
+        if (node.in.size() > kMaxOperands)
+          throw at(word.column, "{} takes at most {} values", op.name, kMaxOperands);
+        node.in.push_back(tensor(word));
+        return;
       case Arg::Kind::kReal:
       case Arg::Kind::kOperand: {
         double v;

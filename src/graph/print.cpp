@@ -36,6 +36,14 @@ std::string stage_text(const Graph& graph, Id id, const std::vector<std::string>
           hole = true;
         }
         break;
+      case Arg::Kind::kValues:
+        while (++slot < node.in.size()) text += " " + tensor_text(graph, node.in[slot], labels);
+        break;
+      case Arg::Kind::kSlices:
+        if (node.attrs.has(arg.name))
+          text +=
+              fmt::format(" {}{}", arg.named ? fmt::format("{}=", arg.name) : "", node.attrs.word(arg.name));
+        break;
       case Arg::Kind::kInts:
         if (node.attrs.has(arg.name)) {
           text += fmt::format(" {}{}", arg.prefix, to_string(node.attrs.ints(arg.name)));

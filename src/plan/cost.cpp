@@ -2,7 +2,7 @@
 
 #include "base/dtype.h"
 #include "graph/operation.h"
-#include "graph/ops/conv_transpose.h"
+#include "graph/ops/conv.h"
 
 namespace upweave {
 
@@ -15,6 +15,13 @@ double flops(const Graph& graph, Id id) {
     double n = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.c_in / g.groups) *
                static_cast<double>(g.c_out);
     for (size_t a = 0; a < g.spatial; ++a) n *= static_cast<double>(taps_total(g, a));
+    return n;
+  }
+  if (is(node, Op::kConv)) {
+    const PlainConvGeometry g = plain_conv_geometry(graph, node);
+    double n = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.c_in / g.groups) *
+               static_cast<double>(g.c_out);
+    for (size_t a = 0; a < g.spatial; ++a) n *= static_cast<double>(plain_taps_total(g, a));
     return n;
   }
   const double elements = static_cast<double>(std::max(count(node.shape), count(graph[node.in[0]].shape)));

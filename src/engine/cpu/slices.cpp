@@ -14,6 +14,7 @@ std::atomic<int64_t> last_level_for_test{0};
 
 // Whether each channel of a sample is computed from that channel alone.
 bool keeps_channels_apart(const Graph& graph, const Node& node) {
+  if (is(node, Family::kConvolution) || is(node, Family::kMove)) return false;
   switch (node.op->reach(node)) {
     case Reach::kPoint:
     case Reach::kWindow:

@@ -7,15 +7,12 @@
 #include "base/threads.h"
 #include "base/watch.h"
 #include "graph/limits.h"
+#include "graph/ops/conv.h"
 
 namespace upweave {
 namespace {
 
 constexpr size_t kKernel = 1, kBias = 2;
-
-int64_t groups_of(const Node& node) {
-  return node.attrs.has("groups") ? node.attrs.ints("groups").front() : 1;
-}
 
 // O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1, unless a rewrite cropped it to
 // `out`.
@@ -105,8 +102,7 @@ Shape conv_shape(const Graph& graph, const Node& node) {
   check_kernel_rank(graph, node);
   const Shape& in = shape_of(graph, node, 0);
   const Shape& kernel = shape_of(graph, node, kKernel);
-  const size_t spatial = spatial_rank(in);
-  const int64_t groups = groups_of(node);
+  const int64_t groups = conv_groups(node);
   const std::string& name = graph[node.in[kKernel]].name;
   if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
   if (in[1] % groups != 0)
@@ -116,21 +112,7 @@ Shape conv_shape(const Graph& graph, const Node& node) {
                   name.empty() ? "kernel" : name, kernel[0], in[1]);
   }
   const int64_t c_out = checked_mul(kernel[1], groups, "out_channels");
-  if (node.attrs.has("channels") && node.attrs.ints("channels").front() != c_out) {
-    throw invalid("{} gives {} output channels; the pipeline says {}", name, c_out,
-                  node.attrs.ints("channels").front());
-  }
-  if (node.attrs.has("kernel")) {
-    const Shape said = per_axis(node, "kernel", spatial, 1);
-    if (!std::equal(said.begin(), said.end(), kernel.begin() + 2)) {
-      throw invalid("{} has extents {}; the pipeline says k{}", name,
-                    to_string(Shape(kernel.begin() + 2, kernel.end())), to_string(said));
-    }
-  }
-  if (node.in[kBias] != kNone && shape_of(graph, node, kBias) != Shape{c_out}) {
-    throw invalid("{} has shape {}; out_channels is {}", graph[node.in[kBias]].name,
-                  to_string(shape_of(graph, node, kBias)), c_out);
-  }
+  check_conv_words(graph, node, c_out);
   Shape shape = {in[0], c_out};
   const Shape out = out_extents(graph, node);
   check_phases(node, kernel);
@@ -140,28 +122,13 @@ Shape conv_shape(const Graph& graph, const Node& node) {
 
 Shape conv_param_shape(const Graph& graph, const Node& node, size_t slot) {
   const Shape& in = shape_of(graph, node, 0);
-  const int64_t groups = groups_of(node);
+  const int64_t groups = conv_groups(node);
   if (slot == kBias) {
     check_kernel_rank(graph, node);
     return {checked_mul(shape_of(graph, node, kKernel)[1], groups, "out_channels")};
   }
-  const std::string& name = graph[node.in[slot]].name;
-  if (!node.attrs.has("channels") || !node.attrs.has("kernel")) {
-    throw invalid(
-        "the shape of {} is missing: give the tensor, or write its size as in 'conv_transpose {} 64 k3'",
-        name, name);
-  }
-  const int64_t c_out = node.attrs.ints("channels").front();
-  if (c_out < 1) throw invalid("out_channels is {}; it must be at least 1", c_out);
-  if (groups < 1) throw invalid("groups is {}; it must be at least 1", groups);
-  if (c_out % groups != 0)
-    throw invalid("out_channels is {}, which groups = {} does not divide", c_out, groups);
+  const auto [c_out, extents] = declared_kernel(node, graph[node.in[slot]].name, spatial_rank(in));
   Shape shape = {in[1], c_out / groups};
-  const Shape extents = per_axis(node, "kernel", spatial_rank(in), 1);
-  for (size_t a = 0; a < extents.size(); ++a) {
-    if (extents[a] < 1)
-      throw invalid("kernel_{} is {}; it must be at least 1", axis_suffix(a, extents.size()), extents[a]);
-  }
   shape.insert(shape.end(), extents.begin(), extents.end());
   return shape;
 }
@@ -247,63 +214,13 @@ void conv_evaluate(const Node& node, Inputs in, Tensor& out) {
   }
 }
 
-// Widens each value to the largest among the outputs that share a transform tile with it.
-void spread_over_tiles(std::vector<double>& v, const Shape& shape, const Shape& tile) {
-  const Shape strides = row_major(shape);
-  for (size_t a = 0; a < tile.size() && a + 2 < shape.size(); ++a) {
-    const int64_t reach = tile[a] - 1, stride = strides[a + 2], extent = shape[a + 2];
-    const std::vector<double> old = v;
-    for_each_index(shape, [&](const Shape& index, int64_t i) {
-      const int64_t at = index[a + 2];
-      for (int64_t d = -std::min(reach, at); d <= std::min(reach, extent - 1 - at); ++d) {
-        v[i] = std::max(v[i], old[i + d * stride]);
-      }
-    });
-  }
-}
-
+// A transform's tile is 4 outputs of each phase.
 void conv_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
-  auto absolute = [](const std::vector<double>& v) {
-    std::vector<double> r(v.size());
-    for (size_t i = 0; i < v.size(); ++i) r[i] = std::fabs(v[i]);
-    return r;
-  };
-  auto nonzero = [](const std::vector<double>& v) {
-    for (const double e : v) {
-      if (e != 0) return true;
-    }
-    return false;
-  };
-  // S = sum|x||k|, and what the operands' own errors add: sum (|x| ek + ex |k|).
-  Tensor x{in[0]->shape, absolute(in[0]->data), {}}, k{in[kKernel]->shape, absolute(in[kKernel]->data), {}};
-  Tensor magnitude{out.shape, std::vector<double>(out.data.size()), {}}, carried = magnitude;
-  const Tensor* plain[] = {&x, &k, nullptr};
-  conv_evaluate(node, plain, magnitude);
-  const Tensor ex{x.shape, in[0]->err, {}}, ek{k.shape, in[kKernel]->err, {}};
-  if (nonzero(ex.data)) {
-    const Tensor* operands[] = {&ex, &k, nullptr};
-    conv_evaluate(node, operands, carried);
-  }
-  Tensor from_k = magnitude;
-  std::fill(from_k.data.begin(), from_k.data.end(), 0.0);
-  if (nonzero(ek.data)) {
-    const Tensor* operands[] = {&x, &ek, nullptr};
-    conv_evaluate(node, operands, from_k);
-  }
-  if (rounding.tiles) {
-    Shape tile = conv_attrs(node, spatial_rank(out.shape)).stride;
-    for (int64_t& extent : tile) extent *= 4;
-    spread_over_tiles(magnitude.data, out.shape, tile);
-  }
-  const double terms = static_cast<double>(k.shape[0] / groups_of(node)) * taps_per_output(node, k.shape);
-  const double growth = (4 + 2 * std::sqrt(terms)) * rounding.unit + 2 * (rounding.product - rounding.unit);
-  const int64_t voxels = count(out.shape) / std::max<int64_t>(1, out.shape[0] * out.shape[1]);
-  for (size_t i = 0; i < out.data.size(); ++i) {
-    const size_t co = (i / voxels) % out.shape[1];
-    const double bias =
-        in[kBias] ? std::fabs(in[kBias]->data[co]) * 4 * rounding.unit + in[kBias]->err[co] : 0;
-    out.err[i] = growth * magnitude.data[i] + carried.data[i] + from_k.data[i] + bias;
-  }
+  const Shape& kernel = in[kKernel]->shape;
+  Shape tile = conv_attrs(node, spatial_rank(out.shape)).stride;
+  for (int64_t& extent : tile) extent *= 4;
+  const double terms = static_cast<double>(kernel[0] / conv_groups(node)) * taps_per_output(node, kernel);
+  convolution_bound(node, in, out, rounding, conv_evaluate, terms, tile);
 }
 
 // mean over space of convT(x; K) = 1/|O| sum over ci, k of K[ci, co, k] * S[ci, k], where S[ci, k] is the sum
@@ -364,7 +281,7 @@ ConvAttrs conv_attrs(const Node& node, size_t spatial) {
           .output_padding = per_axis(node, "output_padding", spatial, 0),
           .dilation = per_axis(node, "dilation", spatial, 1),
           .out = per_axis(node, "out", spatial, 0),
-          .groups = groups_of(node)};
+          .groups = conv_groups(node)};
 }
 
 ConvGeometry conv_geometry(const Graph& graph, const Node& node) {
@@ -432,9 +349,11 @@ void check_conv_tables(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (!is(node, Family::kConvolution)) continue;
     const size_t spatial = spatial_rank(shape_of(graph, node, 0));
-    int64_t all = 1;
-    for (const int64_t s : conv_attrs(node, spatial).stride) all *= s;  // each conv's is checked
-    phases += all;
+    if (!is(node, Op::kConv)) {
+      int64_t all = 1;
+      for (const int64_t s : conv_attrs(node, spatial).stride) all *= s;  // each conv's is checked
+      phases += all;
+    }
     const Shape& kernel = shape_of(graph, node, kKernel);
     for (size_t a = 0; a < spatial; ++a) extents += kernel[a + 2];
   }
@@ -443,8 +362,8 @@ void check_conv_tables(const Graph& graph) {
                   kMaxPhases);
   }
   if (extents > kMaxKernelExtents) {
-    throw invalid("the kernels of all transposed convolutions have extents of {} together; it may be {}",
-                  extents, kMaxKernelExtents);
+    throw invalid("the kernels of all convolutions have extents of {} together; it may be {}", extents,
+                  kMaxKernelExtents);
   }
 }
 

@@ -58,6 +58,66 @@ def _conv(x: Tensor, kernel: Tensor, bias: Optional[Tensor], a: dict) -> Tensor:
                     _each(a, "output_padding", 0, axes), _each(a, "groups", 1, 1)[0], _each(a, "dilation", 1, axes))
 
 
+_MODES = {"reflect": "reflect", "replicate": "replicate", "circular": "circular"}
+
+
+def _padded(x: Tensor, before: list[int], behind: list[int], mode: str, value: float = 0.0) -> Tensor:
+    pads = [p for pair in zip(reversed(before), reversed(behind)) for p in pair]
+    if not any(pads):
+        return x
+    return F.pad(x, pads, mode=_MODES[mode]) if mode in _MODES else F.pad(x, pads, value=value)
+
+
+def _plain_conv(x: Tensor, kernel: Tensor, bias: Optional[Tensor], a: dict) -> Tensor:
+    axes = x.dim() - 2
+    function = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
+    before = _each(a, "padding", 0, axes)
+    behind = _each(a, "padding_end", 0, axes) if "padding_end" in a else before
+    if "mode" in a and a["mode"] != "zeros" or before != behind:
+        x, before = _padded(x, before, behind, a.get("mode", "zeros")), [0] * axes
+    return function(x, kernel, bias, _each(a, "stride", 1, axes), before, _each(a, "dilation", 1, axes),
+                    _each(a, "groups", 1, 1)[0])
+
+
+def _pad(x: Tensor, a: dict) -> Tensor:
+    axes = x.dim() - 2
+    before = _each(a, "extents", 0, axes)
+    behind = _each(a, "end", 0, axes) if "end" in a else before
+    return _padded(x, before, behind, a.get("mode", "zeros"), a.get("value", 0.0))
+
+
+def _crop(x: Tensor, a: dict) -> Tensor:
+    space = a.get("space", ":").split("x")
+    slices = [a.get("channels", ":"), *(space * (x.dim() - 2) if len(space) == 1 else space)]
+    return x[(slice(None), *(slice(*(int(w) if w else None for w in s.split(":"))) for s in slices))]
+
+
+def _upsample(x: Tensor, a: dict) -> Tensor:
+    axes = x.dim() - 2
+    size = [e * s for e, s in zip(x.shape[2:], _each(a, "scale", 1, axes))]
+    if a["mode"] == "nearest":
+        return F.interpolate(x, size, mode="nearest")
+    return F.interpolate(x, size, mode=("linear", "bilinear", "trilinear")[axes - 1], align_corners=bool(a.get("corners")))
+
+
+def _shuffle(x: Tensor, a: dict) -> Tensor:
+    """out[c, h r + i, w r + j] = in[(c r + i) r + j, h, w]"""
+    axes = x.dim() - 2
+    factors = _each(a, "factors", 1, axes)
+    apart = x.reshape(x.shape[0], -1, *factors, *x.shape[2:])
+    order = [0, 1, *(i for d in range(axes) for i in (2 + axes + d, 2 + d))]
+    return apart.permute(order).reshape(x.shape[0], apart.shape[1], *(e * f for e, f in zip(x.shape[2:], factors)))
+
+
+def _unshuffle(x: Tensor, a: dict) -> Tensor:
+    axes = x.dim() - 2
+    factors = _each(a, "factors", 1, axes)
+    extents = [e // f for e, f in zip(x.shape[2:], factors)]
+    apart = x.reshape(x.shape[0], x.shape[1], *(n for pair in zip(extents, factors) for n in pair))
+    order = [0, 1, *(3 + 2 * d for d in range(axes)), *(2 + 2 * d for d in range(axes))]
+    return apart.permute(order).reshape(x.shape[0], -1, *extents)
+
+
 def _pool(kind: str) -> Callable:
     def run(x: Tensor, *operands: Any) -> Tensor:
         if any(sign is not None for sign in operands[:-1]):
@@ -117,12 +177,20 @@ def _unary(function: Callable) -> Callable:
 
 _REDUCE = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}
 _BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "minimum": torch.minimum,
-           "maximum": torch.maximum}
+           "maximum": torch.maximum, "pow": torch.pow}
 _UNARY = {"relu": F.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "swish": F.silu,
           "mish": F.mish, "hardswish": F.hardswish, "sin": torch.sin, "abs": torch.abs, "sqrt": torch.sqrt}
 # Each takes its operands and its attributes.
 _OPERATIONS: dict[str, Callable] = {
     "conv_transpose": _conv,
+    "conv": _plain_conv,
+    "cat": lambda *operands: torch.cat(operands[:-1], 1),
+    "pad": _pad,
+    "crop": _crop,
+    "upsample": _upsample,
+    "pixel_shuffle": _shuffle,
+    "pixel_unshuffle": _unshuffle,
+    "glu": lambda x, a: F.glu(x, 1),
     "avg_pool": _pool("avg"),
     "max_pool": _pool("max"),
     "min_pool": _pool("min"),

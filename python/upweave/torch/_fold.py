@@ -1,56 +1,36 @@
 """A norm with known statistics behind a convolution goes into its weights:
-s (convT(x; K) + b) + t = convT(x; s K) + (s b + t), with s and t one value an output channel."""
+s (conv(x; K) + b) + t = conv(x; s K) + (s b + t), with s and t one value an output channel."""
 
 from __future__ import annotations
 
-import functools
-import re
-from typing import NamedTuple, Optional
+from dataclasses import replace
+from typing import Any, Collection
 
-import torch
-from torch import Tensor
-
-# The convolution's value has no name: with one it would be read again.
-_PATTERN = re.compile(r"conv_transpose (?P<kernel>\w+)(?: bias=(?P<bias>\w+))?(?P<rest>(?: (?:s|p|op|d|g)\d[\dx]*)*) \| "
-                      r"mul (?P<scale>\w+):channel \| add (?P<shift>\w+):channel(?= \|| as |$)")
-_DTYPES = (torch.float32, torch.float64)  # in 16 bits the new weights would be rounded once more
+from ._stages import Stage
 
 
-class Fold(NamedTuple):
-    text: str  # without the norm; the bias has the shift's name
-    kernel: str
-    bias: Optional[str]
-    scale: str
-    shift: str
-    groups: int
-
-    def shapes(self, tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(t.shape) for name, t in tensors.items() if name not in (self.scale, self.bias)}
-
-    def weights(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of `text`."""
-        kernel, scale, shift = (tensors[name] for name in (self.kernel, self.scale, self.shift))
-        bias = shift if self.bias is None else torch.addcmul(shift, tensors[self.bias], scale)
-        # Of each group's input channels, its output channels; then the taps.
-        scales = scale.reshape(self.groups, 1, -1, 1)
-        scaled = (kernel.reshape(self.groups, -1, scales.shape[2], kernel[0, 0].numel()) * scales).reshape(kernel.shape)
-        rest = {name: t for name, t in tensors.items() if name not in (self.scale, self.bias)}
-        return {**rest, self.kernel: scaled, self.shift: bias}
-
-
-@functools.lru_cache(maxsize=512)
-def _find(text: str) -> Optional[Fold]:
-    match = _PATTERN.search(text)
-    if not match:
-        return None
-    words = re.findall(r"\w+", text)
-    if any(name and words.count(name) != 1 for name in match.group("kernel", "bias", "scale", "shift")):
-        return None  # somebody else reads it too
-    conv = f"conv_transpose {match['kernel']} bias={match['shift']}{match['rest']}"
-    groups = next((int(word[1:]) for word in match["rest"].split() if word[0] == "g"), 1)
-    return Fold(text[:match.start()] + conv + text[match.end():], *match.group("kernel", "bias", "scale", "shift"), groups)
-
-
-def find(text: str, dtype: torch.dtype) -> Optional[Fold]:
-    """How the text's norm goes into its convolution, if there is one that may."""
-    return _find(text) if dtype in _DTYPES else None
+def fold(stages: list[Stage], given_out: Collection[int], tensors: dict[str, Any]) -> tuple[list[Stage], dict[str, Any]]:
+    """The stages without such norms, and the tensors that they read. `given_out` are values that others read: a
+    convolution's among them is not scaled, nor one that is read twice."""
+    tensors, readers = dict(tensors), {}
+    for stage in stages:
+        for i in {stage.source, *stage.uses}:
+            readers.setdefault(i, []).append(stage)
+    result: list[Stage] = []
+    folded: dict[int, Stage] = {}  # by the convolution's value
+    for stage in stages:
+        conv = folded.pop(stage.source, None) if stage.affine else None
+        if conv is None:
+            result.append(stage)
+            alone = len(readers.get(stage.result, ())) == 1 and stage.result not in given_out
+            if stage.convolution and alone:
+                folded[stage.result] = stage
+            continue
+        c, (scale, shift) = conv.convolution, (tensors[name] for name in stage.affine)
+        bias = None if c.bias is None else tensors[c.bias]
+        names = f"t{len(tensors)}", f"t{len(tensors) + 1}"
+        tensors[names[0]] = ["fold", tensors[c.kernel], scale, c.groups, c.word == "conv_transpose"]
+        tensors[names[1]] = ["affine", bias, scale, shift]
+        result[result.index(conv)] = replace(conv, result=stage.result,
+                                             convolution=replace(c, kernel=names[0], bias=names[1]))
+    return result, tensors

@@ -9,36 +9,39 @@ from typing import Any, Callable, Sequence
 import torch
 from torch.fx import Node
 
-from ._stages import FLOATS, NotCovered, Region, Updates, Value, example, extents, is_one, number, same, written
+from ._stages import (FLOATS, Convolution, NotCovered, Region, Updates, Value, example, extents, is_one, number, same,
+                      written)
 
 _SPACE = ("depth", "height", "width")
 
 
-# --- The convolution ---
+# --- Convolutions ---
 
 
-def conv_transpose(r: Region, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    if not transposed:
-        raise NotCovered("the vocabulary has no such operation")
+def convolution(r: Region, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     value = r.plain(x)
     out = example(r.node)
     if out.device.type not in ("cpu", "cuda"):
         raise NotCovered(f"no engine works on {out.device.type} tensors")
+    if out.dtype != r.dtype:
+        raise NotCovered(f"its dtype is {out.dtype}, and other convolutions' {r.dtype}")
     if out.dim() not in (3, 4, 5) or out.dim() != len(value.shape) or out.dim() != example(weight).dim():
         raise NotCovered("it has no batch axis, or more than three axes of space")
     if any(isinstance(e, int) and e == 0 for t in (out, example(x), example(weight)) for e in t.shape):
         raise NotCovered("one of its extents is 0")
-    text = f"conv_transpose {r.weight(weight, 'weight')}"
-    if bias is not None:
-        text += f" bias={r.weight(bias, 'bias')}"
-    axes = out.dim() - 2
+    if r.changing:
+        raise NotCovered("the weights of another convolution are computed in each call")
+    kernel = r.weight(weight, "weight")
+    bias = None if bias is None else r.weight(bias, "bias")
+    axes, rest = out.dim() - 2, ""
     for prefix, given, default in (("s", stride, 1), ("p", padding, 0), ("op", output_padding, 0), ("d", dilation, 1)):
         values = extents(given, axes)
-        if any(v != default for v in values):
-            text += f" {prefix}{written(values)}"
+        if any(v != default for v in values) and (transposed or prefix != "op"):
+            rest += f" {prefix}{written(values)}"
     if groups != 1:
-        text += f" g{groups}"
-    return r.add(value, text, out.shape)
+        rest += f" g{groups}"
+    word = "conv_transpose" if transposed else "conv"
+    return r.add(value, "", out.shape, convolution=Convolution(word, kernel, bias, rest, groups))
 
 
 # --- Pools ---
@@ -128,6 +131,8 @@ def _once(vector: Node, value: Value) -> Node:
 def batch_norm(r, x, weight, bias, running_mean, running_var, training, momentum, eps):
     if not training:
         return batch_norm_known(r, x, weight, bias, running_mean, running_var, momentum, eps)
+    if not r.value(x).deep:
+        raise NotCovered("it gives out statistics of what the convolution has not seen")
     updates = Updates(r.node, running_mean, running_var, float(number(momentum, "momentum")))
     return _batch(r, x, weight, bias, eps, updates)
 
@@ -139,7 +144,7 @@ def batch_norm_alone(r, x, weight, bias, training, momentum, eps):
 def batch_norm_known(r, x, weight, bias, running_mean, running_var, momentum, eps):
     value = _channels(r, x)
     scale, shift = r.norm(running_mean, running_var, weight, bias, eps)
-    return r.add(value, f"mul {scale}:channel | add {shift}:channel", affine=True)
+    return r.add(value, f"mul {scale}:channel | add {shift}:channel", affine=(scale, shift))
 
 
 def group_norm(r, x, weight, bias, n, c, hxw, groups, eps):
@@ -191,24 +196,31 @@ def clamp(r, x, min=None, max=None):
 
 
 def power(r, x, exponent):
-    if exponent != 2:
-        raise NotCovered(f"its exponent is {exponent}, not 2")
     value = r.value(x)
-    return r.add(value, f"mul {{{value.id}}}", uses=(value,))
+    if exponent == 2:
+        return r.add(value, f"mul {{{value.id}}}", uses=(value,))
+    return r.add(value, f"pow {number(exponent, 'exponent')}")
+
+
+def reciprocal(r, x):
+    return r.add(r.value(x), "pow -1.0")
 
 
 def copy(r, x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
-    """A copy, or a cast from one floating type to another: the pipeline rounds once, at its end."""
+    """A copy, or a cast from one floating type to another: the pipeline rounds once, at its end. A cast before the first
+    convolution rounds what that reads."""
     value = r.value(x)
     if example(r.node).dtype not in FLOATS or example(r.node).device != example(x).device:
         raise NotCovered("it moves the value, or makes something else of its numbers")
-    return value
+    if not value.deep and example(r.node).dtype != example(x).dtype:
+        raise NotCovered("it rounds what the convolution reads")
+    return value.seen(value.axes)
 
 
 def dropout(r, x, p, train):
     if train and p:
         raise NotCovered("it drops at random")
-    return r.value(x)
+    return r.value(x).seen(r.value(x).axes)
 
 
 # --- Softmax and reductions ---
@@ -259,10 +271,14 @@ def reduce(name: str) -> Callable:
 
 
 def getitem(r, x, index):
-    value = r.value(x)
+    if x not in r.values:
+        raise NotCovered("it is a result of what the pipeline does not have")
+    value = r.values[x]
+    if value.parts is not None:
+        return value.parts[index]
     if not isinstance(example(x), (tuple, list)) or index != 0:
         raise NotCovered("it is a result that the pipeline does not have")
-    return value
+    return value.seen(value.axes)
 
 
 # --- Shapes ---
@@ -286,7 +302,7 @@ def view(r, x, size):
         raise NotCovered("it cuts an axis of the pipeline")
     if [a for a in axes if a] == [(a,) for a, e in enumerate(value.shape) if not is_one(e)] \
             and same(example(r.node).shape, value.shape):
-        return Value(value.id, value.shape)  # axes of extent 1 are where the pipeline has them
+        return value.seen()  # axes of extent 1 are where the pipeline has them
     return value.seen(axes)
 
 
@@ -318,18 +334,18 @@ def squeeze(r, x, dim=None):
 
 
 def unchanged(r, x, *args, **kwargs):
-    """Where the result has the operand's shape: slices of everything, expansions to what it is."""
+    """Where the result has the operand's shape: expansions to what it is."""
     value = r.value(x)
     if not same(example(r.node).shape, example(x).shape):
-        raise NotCovered("it takes a part of a value, or repeats it")
-    return value
+        raise NotCovered("it repeats a value")
+    return value.seen(value.axes)
 
 
 # --- Arithmetic ---
 
 
 def _operand(r: Region, value: Value, node: Node) -> str:
-    """A tensor from outside, with the axes that the pipeline gives it: one value, a value a channel, or all axes."""
+    """A weight with the axes that the pipeline gives it: one value, a value a channel, or all axes."""
     shape, rank = list(example(node).shape), len(value.axes)
     if len(shape) > rank:
         raise NotCovered("a tensor has more axes than the value")
@@ -339,25 +355,32 @@ def _operand(r: Region, value: Value, node: Node) -> str:
         return f"{r.vector(node, 'operand')}:scalar"
     if [value.axes[d] for d in there] == [(1,)]:
         return f"{r.vector(node, 'operand')}:channel"
-    if value.plain and same(shape, value.shape):
-        return r.tensor(node, "operand")
+    if value.plain and same(shape, value.shape) and r.constant(node):
+        return r.full(node, "operand")
     raise NotCovered("a tensor is neither one value, nor one a channel, nor of the value's shape")
+
+
+def _value_side(r: Region, x: Any, y: Any) -> bool:
+    """Whether x is the value and y what is done to it."""
+    if not isinstance(x, Node) or not isinstance(example(x), torch.Tensor):
+        return False
+    if x in r.values or not isinstance(y, Node) or not isinstance(example(y), torch.Tensor):
+        return True
+    return y not in r.values and example(x).dim() >= 3 and not r.constant(x) and same(example(x).shape, example(r.node).shape)
 
 
 def binary(name: str) -> Callable:
     def handler(r, x, y, *, alpha=1, rounding_mode=None):
         if alpha != 1 or rounding_mode is not None:
             raise NotCovered("it has alpha or a rounding mode")
-        if not (isinstance(x, Node) and x in r.values):  # the value is on the right
-            value = r.value(y)
-            if name == "div":
-                raise NotCovered("it divides by the value")
-            if name == "sub":
-                value, op = r.add(value, "mul -1.0"), "add"
-            else:
-                op = name
-            return _with(r, value, op, x, y)
-        return _with(r, r.value(x), name, y, x)
+        if _value_side(r, x, y):
+            return _with(r, r.value(x), name, y, x)
+        value = r.value(y)  # on the right
+        if name == "div":
+            return _with(r, r.add(value, "pow -1.0"), "mul", x, y)
+        if name == "sub":
+            return _with(r, r.add(value, "mul -1.0"), "add", x, y)
+        return _with(r, value, name, x, y)
 
     return handler
 
@@ -374,15 +397,21 @@ def _with(r: Region, value: Value, op: str, other: Any, shown: Node) -> Value:
     out = example(r.node).shape
     if other.target in _FILLED and same(out, example(shown).shape):  # a tensor that is one number everywhere
         return r.add(value, f"{op} {number(other.args[-1])}")
-    if other in r.values:
-        second = r.values[other]
-        if value.axes != second.axes:
-            raise NotCovered("its operands show their axes differently")
-        shape = [b if is_one(a) else a for a, b in zip(value.shape, second.shape)]
-        return r.add(value, f"{op} {{{second.id}}}", shape, (second,))
-    if not same(out, example(shown).shape):
-        raise NotCovered("a tensor enlarges the value")
-    return r.add(value, f"{op} {_operand(r, value, other)}")
+    if other not in r.values:
+        try:
+            if not same(out, example(shown).shape):
+                raise NotCovered("a tensor enlarges the value")
+            return r.add(value, f"{op} {_operand(r, value, other)}")
+        except NotCovered:
+            if not value.plain or not same(example(other).shape, example(shown).shape):
+                raise
+    second = r.value(other)
+    if value.axes != second.axes:
+        raise NotCovered("its operands show their axes differently")
+    if not same(value.shape[:1], second.shape[:1]):
+        raise NotCovered("its operands have different batches")
+    shape = [b if is_one(a) else a for a, b in zip(value.shape, second.shape)]
+    return r.add(value, f"{op} {{{second.id}}}", shape, (second,))
 
 
 def rsub(r, x, other, alpha=1):

@@ -7,13 +7,13 @@ import functools
 import math
 import threading
 import warnings
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 from .._plan import Plan, compile
-from . import _eager, _fold, _recipes, _tune, _weights
+from . import _eager, _recipes, _tune, _weights
 
 MOST_PLANS = 128  # dynamic shapes make plans; the one that was not used for longest goes
 
@@ -29,9 +29,7 @@ class Options(NamedTuple):
     algorithm: str = "auto"
     dtype: Optional[torch.dtype] = None  # what is computed in; None: the input's
     rounded: Optional[torch.dtype] = None  # what the convolution reads is rounded to it first
-    result: Optional[torch.dtype] = None  # of the result
-    axes: str = ""  # how the result shows the pipeline's axes, 0.23.1 for N HW C; "": as it is
-    strides: str = ""  # of the result: numbers, or the order of the axes from the slowest, behind a >; "": row-major
+    shows: str = ""  # how the graph shows each output, / between them: see Show; "": as they are
     keep: bool = False  # the tensors are weights: what is packed of them is kept
     autotune: bool = False  # PyTorch's way is measured beside ours where a shape is met first
 
@@ -43,10 +41,27 @@ class Options(NamedTuple):
 @functools.lru_cache(maxsize=512)
 def parse_options(text: str) -> Options:
     given = dict(word.split("=", 1) for word in text.split(";") if word)
-    for name in ("dtype", "rounded", "result"):
+    for name in ("dtype", "rounded"):
         if name in given:
             given[name] = _NAMED[given[name]]
     return Options(**{**given, "keep": "keep" in given, "autotune": "autotune" in given})  # type: ignore[arg-type]
+
+
+class Show(NamedTuple):
+    """How the graph shows an output: dtype:axes:strides."""
+
+    dtype: torch.dtype
+    axes: tuple[tuple[int, ...], ...]  # how its axes run through the pipeline's, 0.23.1 for N HW C; (): as they are
+    strides: str  # numbers, or the order of the axes from the slowest, behind a >; "": row-major
+
+
+@functools.lru_cache(maxsize=512)
+def parse_shows(text: str) -> tuple[Show, ...]:
+    shows = []
+    for word in text.split("/") if text else []:
+        dtype, axes, strides = word.split(":")
+        shows.append(Show(_NAMED[dtype], tuple(tuple(map(int, g)) for g in axes.split(".")) if axes else (), strides))
+    return tuple(shows)
 
 
 class Statistics(NamedTuple):
@@ -141,15 +156,29 @@ def plan_for(text: str, shape: Sequence[int], shapes: dict[str, tuple[int, ...]]
 # --- One call ---
 
 
-def _run(plan: Plan, inputs: tuple[Tensor, ...], weights: Any) -> list[Tensor]:
+@functools.lru_cache(maxsize=512)
+def _given_out(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a text gives out beside its result: values, and moments."""
+    pipeline = _eager.parse(text)
+    moments = [n for n, i in pipeline.outputs.items() if pipeline.nodes[i].operation == "moments"]
+    return tuple(n for n in pipeline.outputs if n not in moments), tuple(moments)
+
+
+def _ordered(text: str, result: Tensor, extra: Mapping[str, Tensor]) -> list[Tensor]:
+    """The result, values that are given out, moments."""
+    values, moments = _given_out(text)
+    return [result, *(extra[n] for n in values), *(extra[n] for n in moments)]
+
+
+def _run(text: str, plan: Plan, inputs: tuple[Tensor, ...], weights: Any) -> list[Tensor]:
     out = torch.empty(plan.shape, dtype=inputs[0].dtype, device=inputs[0].device)
-    if not plan.extra_outputs:
+    if not plan._extra:
         plan._core.run(inputs, weights, out, False, None)
         return [out]
     extra = {name: torch.empty(shape, dtype=_NAMED[dtype], device=out.device)
-             for name, (dtype, shape) in plan.extra_outputs.items()}
+             for name, (dtype, shape) in plan._extra.items()}
     plan._core.run(inputs, weights, out, False, None, extra)
-    return [out, *extra.values()]
+    return _ordered(text, out, extra)
 
 
 def _execute(text: str, names: str, input: Tensor, tensors: Sequence[Tensor], options: Options) -> list[Tensor]:
@@ -163,41 +192,47 @@ def _execute(text: str, names: str, input: Tensor, tensors: Sequence[Tensor], op
     more = made(others) if others else {}
     inputs = (input, *(more[name] for name in others))
     read = _recipes.sources(names, others) if others else ()
-    lasting = [t for i, t in enumerate(tensors) if i not in read]
-    key = (_weights.key(lasting, text, names, options, precision, *(t.shape for t in inputs), input.device)
-           if options.keep else None)
-    entry = _weights.kept.find(key)
+    lasting = [t for i, t in enumerate(tensors) if i not in read] if read else tensors
+    use = (text, names, options, precision, input.device, *(t.shape for t in inputs)) if options.keep else None
+    entry = _weights.kept.find(use, lasting)
     if entry:
-        return _run(entry.plan, inputs, entry.packed)
+        return _run(text, entry.plan, inputs, entry.packed)
     given = made()
-    fold = _fold.find(text, input.dtype) if options.keep else None
     weights: Any = {name: t for name, t in given.items() if name not in more}
-    weights = fold.weights(weights) if fold else weights
-    shapes = {name: tuple(t.shape) for name, t in {**weights, **more}.items()}
-    plan = plan_for(fold.text if fold else text, input.shape, shapes, input.dtype, input.device,
-                    options._replace(precision=precision))
+    shapes = {name: tuple(t.shape) for name, t in given.items()}
+    plan = plan_for(text, input.shape, shapes, input.dtype, input.device, options._replace(precision=precision))
     try:
         if plan is not None:
-            return _run(plan, inputs, _weights.kept.add(key, plan, weights, lasting))
+            return _run(text, plan, inputs, _weights.kept.add(use, plan, weights, lasting))
     except (NotImplementedError, MemoryError, RuntimeError) as error:
         warn_left(f"'{text}'", error)
     _plans.eager += 1
-    return [t.contiguous() for t in _eager.run(text, input, given)]
+    return [t.contiguous() for t in _eagerly(text, input, given)]
 
 
-def _shown(result: Tensor, options: Options) -> Tensor:
-    """The result as the graph shows it: dtype, axes, order in memory."""
-    if options.result is not None:
-        result = result.to(options.result)
-    if options.axes:
-        groups = [[int(a) for a in group] for group in options.axes.split(".")]
-        order = [a for group in groups for a in group]
-        shape = [math.prod([result.shape[a] for a in group]) for group in groups]
+def _eagerly(text: str, input: Tensor, tensors: dict[str, Tensor]) -> list[Tensor]:
+    result, *extra = _eager.run(text, input, tensors)
+    return _ordered(text, result, dict(zip(_eager.parse(text).outputs, extra)))
+
+
+def _shown(results: list[Tensor], shows: Sequence[Show]) -> list[Tensor]:
+    """The values as the graph shows them: dtype, axes, order in memory. The last of `shows` is the result's."""
+    count = max(1, len(shows))
+    values = results[:count] if not shows else [_show(t, s) for t, s in zip(results, (shows[-1], *shows[:-1]))]
+    return [*values, *results[count:]]
+
+
+def _show(result: Tensor, show: Show) -> Tensor:
+    if result.dtype != show.dtype:
+        result = result.to(show.dtype)
+    if show.axes:
+        order = [a for group in show.axes for a in group]
+        shape = [math.prod([result.shape[a] for a in group]) for group in show.axes]
         order += [a for a in range(result.dim()) if a not in order]
         result = result.permute(order).reshape(shape)
-    if not options.strides:
+    if not show.strides:
         return result.contiguous()
-    strides = _strides(result.shape, options.strides)
+    strides = _strides(result.shape, show.strides)
     if result.stride() == strides:
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)
@@ -221,7 +256,7 @@ def _unbiased(text: str, input: Tensor, names: str, tensors: Sequence[Tensor], m
         pipeline = _eager.parse(text)
         values = _eager.evaluate(pipeline, input.to("meta"), _recipes.make(names, [t.to("meta") for t in tensors], input.dtype,
                                                                            input.dtype, torch.device("meta")))
-        of = (values[pipeline.nodes[i].operands[0]] for i in pipeline.outputs.values())
+        of = (values[pipeline.nodes[pipeline.outputs[n]].operands[0]] for n in _given_out(text)[1])
         return [v.numel() / v.shape[1] for v in of]
 
     for m, n in zip(moments, _plans.get(key, counts)):
@@ -240,35 +275,37 @@ def execute(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, opt
         return ours(input, tensors, text, names, chosen)
 
 
+def _finished(results: list[Tensor], input: Tensor, tensors: Sequence[Tensor], text: str, names: str,
+              chosen: Options) -> list[Tensor]:
+    moments = len(_given_out(text)[1])
+    if moments:
+        _unbiased(text, input, names, tensors, results[len(results) - moments:])
+    return _shown(results, parse_shows(chosen.shows))
+
+
 def ours(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, chosen: Options) -> list[Tensor]:
     dense = input.to(chosen.dtype or input.dtype).contiguous()
-    result, *moments = _execute(text, names, dense, tensors, chosen)
-    if moments:
-        _unbiased(text, dense, names, tensors, moments)
-    return [_shown(result, chosen), *moments]
+    return _finished(_execute(text, names, dense, tensors, chosen), dense, tensors, text, names, chosen)
 
 
 def theirs(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, chosen: Options) -> list[Tensor]:
     """The same by PyTorch's operators."""
-    result, *moments = _reference(input, tensors, text, names, chosen)
-    if moments:
-        _unbiased(text, input, names, tensors, moments)
-    return [_shown(result, chosen), *moments]
+    return _finished(_reference(input, tensors, text, names, chosen), input, tensors, text, names, chosen)
 
 
 def _reference(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, chosen: Options) -> list[Tensor]:
     """The same by PyTorch's operators, differentiable."""
     dtype = chosen.dtype or input.dtype
     made = _recipes.make(names, tensors, dtype, chosen.rounded or dtype, input.device)
-    return _eager.run(text, input.to(dtype), made)
+    return _eagerly(text, input.to(dtype), made)
 
 
 def _fake(input: Tensor, tensors: Sequence[Tensor], text: str, names: str, options: str) -> list[Tensor]:
     chosen = parse_options(options)
     with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
-        result, *moments = _reference(input, tensors, text, names, chosen)
-        return [_shown(torch.empty_like(result, memory_format=torch.contiguous_format), chosen),
-                *(m.contiguous() for m in moments)]
+        values = [torch.empty_like(t, memory_format=torch.contiguous_format)
+                  for t in _reference(input, tensors, text, names, chosen)]
+        return _shown(values, parse_shows(chosen.shows))
 
 
 # --- Gradients ---
@@ -291,9 +328,12 @@ def _backward(ctx: Any, grads: Sequence[Tensor]) -> tuple:
         # Each tensor under a name of its own, so that what one is made of another does not count here.
         leaves = [t.view_as(t) if again and t.requires_grad else t.detach().requires_grad_(need)
                   for t, need in zip(saved, needed)]
-        out = _shown(_reference(leaves[0], leaves[1:], ctx.text, ctx.names, chosen)[0], chosen)
+        out = _shown(_reference(leaves[0], leaves[1:], ctx.text, ctx.names, chosen), parse_shows(chosen.shows))
+        out = out[:len(out) - len(_given_out(ctx.text)[1])]
+        pairs = [(o, g.reshape(o.shape)) for o, g in zip(out, grads) if g is not None and o.requires_grad]
         wanted = [leaf for leaf, need in zip(leaves, needed) if need]
-        found = iter(torch.autograd.grad(out, wanted, grads[0].reshape(out.shape), allow_unused=True, create_graph=again))
+        found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True,
+                                         create_graph=again))
     result = [next(found) if need else None for need in needed]
     return result[0], result[1:], None, None, None
 

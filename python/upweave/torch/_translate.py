@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import Any, Callable
 
@@ -9,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from . import _handlers as h
+from . import _moves as m
 from ._stages import FLOATS, NotCovered, Region, example
 
 aten = torch.ops.aten
@@ -25,7 +27,7 @@ def _table() -> dict[Any, Callable]:
             if found is not None:
                 t[found] = handler
 
-    row(h.conv_transpose, "convolution")
+    row(h.convolution, "convolution")
     row(h.avg_pool, "avg_pool2d", "avg_pool3d")
     row(h.max_pool, "max_pool2d_with_indices", "max_pool3d_with_indices")
     row(h.layer_norm, "native_layer_norm")
@@ -49,6 +51,7 @@ def _table() -> dict[Any, Callable]:
     row(lambda r, x, max: h.clamp(r, x, None, max), "clamp_max")
     row(h.power, "pow.Tensor_Scalar")
     row(lambda r, x: h.power(r, x, 2), "square")
+    row(h.reciprocal, "reciprocal")
     row(h.copy, "_to_copy", "clone", "alias", "detach")
     row(h.dropout, "native_dropout")
     row(h.softmax, "_softmax")
@@ -60,7 +63,20 @@ def _table() -> dict[Any, Callable]:
     row(h.transpose, "transpose.int")
     row(h.unsqueeze, "unsqueeze")
     row(h.squeeze, "squeeze", "squeeze.dim", "squeeze.dims")
-    row(h.unchanged, "slice.Tensor", "expand")
+    row(h.unchanged, "expand")
+    row(m.slice_, "slice.Tensor")
+    row(m.split, "split.Tensor")
+    row(m.split_with_sizes, "split_with_sizes")
+    row(m.cat, "cat")
+    row(m.constant_pad, "constant_pad_nd")
+    for mode in ("reflect", "replicate"):
+        row(m.border_pad(mode), *(f"{mode.rstrip('e') if mode == 'replicate' else mode}ion_pad{n}d" for n in (1, 2, 3)))
+    for axes, kind in ((1, "linear1d"), (2, "bilinear2d"), (3, "trilinear3d")):
+        row(m.upsample("nearest"), f"upsample_nearest{axes}d", f"upsample_nearest{axes}d.vec")
+        row(m.upsample_linear, f"upsample_{kind}", f"upsample_{kind}.vec")
+    row(m.pixel_shuffle("pixel_shuffle"), "pixel_shuffle")
+    row(m.pixel_shuffle("pixel_unshuffle"), "pixel_unshuffle")
+    row(m.glu, "glu")
     for name in ("add", "sub", "mul", "div"):
         row(h.binary(name), f"{name}.Tensor", f"{name}.Scalar", f"{name}.Tensor_mode", f"{name}.Scalar_mode")
     row(h.rsub, "rsub.Scalar", "rsub.Tensor")
@@ -71,12 +87,10 @@ def _table() -> dict[Any, Callable]:
 
 
 TABLE = _table()
-# What may stand before the convolution: all but what has results of its own to give out.
-HEADS = {target for target, handler in TABLE.items() if handler not in (h.conv_transpose, h.batch_norm, h.getitem)}
 
 
 def is_convolution(node: Node) -> bool:
-    return node.op == "call_function" and node.target is aten.convolution.default and bool(node.args[6])
+    return node.op == "call_function" and node.target is aten.convolution.default
 
 
 def _check_dtype(region: Region, node: Node) -> None:
@@ -88,6 +102,16 @@ def _check_dtype(region: Region, node: Node) -> None:
             continue  # indices that nobody may read
         if (tensor.dtype == torch.float64) != (region.dtype == torch.float64):
             raise NotCovered(f"its dtype is {tensor.dtype}, the convolution's {region.dtype}")
+        if tensor.device != region.device:
+            raise NotCovered(f"it is on {tensor.device}")
+
+
+def _check_head(region: Region, node: Node) -> None:
+    """What no convolution is behind has the convolution's dtype: it would be rounded otherwise than PyTorch rounds it."""
+    for n in (node, *node.all_input_nodes):
+        tensor = example(n)
+        if isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and tensor.dtype != region.dtype:
+            raise NotCovered("it has another dtype than the convolution")
 
 
 def translate(region: Region, node: Node) -> None:
@@ -96,13 +120,17 @@ def translate(region: Region, node: Node) -> None:
     if handler is None:
         raise NotCovered("the vocabulary has no such operation")
     _check_dtype(region, node)
-    before = dict(region.tensors), list(region.sources)
-    region.node, region.stages[node] = node, []
+    kept = ("values", "stages", "tensors", "inputs", "sources", "count", "changing")
+    before = {name: copy.copy(getattr(region, name)) for name in kept}
+    region.node = node
     try:
-        region.values[node] = handler(region, *node.args, **node.kwargs)
+        value = handler(region, *node.args, **node.kwargs)
+        if not value.deep:
+            _check_head(region, node)
+        region.values[node] = value
     except (NotCovered, TypeError, AttributeError, IndexError) as error:
-        region.tensors, region.sources = before
-        del region.stages[node]
+        for name, was in before.items():
+            setattr(region, name, was)
         if isinstance(error, NotCovered):
             raise
         raise NotCovered(f"it is called in a way that is not known ({error})") from None

@@ -7,8 +7,10 @@ view of a tensor's memory, DLPack, another library's kernel) moves no counter: `
 from __future__ import annotations
 
 import collections
+import operator
 import os
 import threading
+import weakref
 from typing import Any, NamedTuple, Optional, Sequence
 
 import torch
@@ -44,6 +46,26 @@ def key(tensors: Sequence[Tensor], *more: Any) -> Optional[tuple]:
     return tuple(marks)
 
 
+class Marks:
+    """What tensors were when they were packed: objects, addresses, counters and strides. Looking takes a fraction of a
+    microsecond for each; only where something differs is it worth a longer look."""
+
+    __slots__ = ("tensors", "addresses", "versions", "strides", "entry")
+
+    def __init__(self, tensors: Sequence[Tensor], entry: Entry) -> None:
+        self.tensors = [weakref.ref(t) for t in tensors]
+        self.addresses = list(map(Tensor.data_ptr, tensors))
+        self.versions = [t._version for t in tensors]
+        self.strides = list(map(Tensor.stride, tensors))
+        self.entry = entry
+
+    def hold(self, tensors: Sequence[Tensor]) -> bool:
+        return (len(tensors) == len(self.tensors) and all(map(operator.is_, (r() for r in self.tensors), tensors))
+                and self.addresses == list(map(Tensor.data_ptr, tensors))
+                and self.versions == [t._version for t in tensors]
+                and self.strides == list(map(Tensor.stride, tensors)))
+
+
 class Kept:
     """Packed weights of this process, at most a quarter of the memory of each device."""
 
@@ -52,25 +74,35 @@ class Kept:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.entries: collections.OrderedDict[tuple, Entry] = collections.OrderedDict()
+        self.last: dict[tuple, Marks] = {}  # by use: what the call before this one found
         self.packed = self.calls = 0
 
-    def find(self, key: Optional[tuple]) -> Optional[Entry]:
-        if key is None:
+    def find(self, use: Optional[tuple], tensors: Sequence[Tensor]) -> Optional[Entry]:
+        """What was packed of these tensors for this use."""
+        if use is None:
+            return None
+        marks = self.last.get(use)
+        if marks is not None and marks.hold(tensors):
+            return marks.entry
+        found = key(tensors, *use)
+        if found is None:
             return None
         with self.lock:
             self.calls += 1
             if self.calls % self.SWEEP == 0:
                 self._sweep()
-            entry = self.entries.get(key)
+            entry = self.entries.get(found)
             if entry is None or not entry.alive():
                 return None
-            self.entries.move_to_end(key)
+            self.entries.move_to_end(found)
+            self.last[use] = Marks(tensors, entry)
             return entry
 
-    def add(self, key: Optional[tuple], plan: Plan, weights: dict[str, Tensor], tensors: Sequence[Tensor]) -> Any:
+    def add(self, use: Optional[tuple], plan: Plan, weights: dict[str, Tensor], tensors: Sequence[Tensor]) -> Any:
         """The plan's weights, packed and kept under the key; as they are if there is none."""
         cuda = any(t.is_cuda for t in weights.values())
-        if key is None or not weights or cuda and torch.cuda.is_current_stream_capturing():
+        found = key(tensors, *use) if use is not None else None
+        if found is None or not weights or cuda and torch.cuda.is_current_stream_capturing():
             return weights
         packed = plan._core.pack(weights, None)
         if cuda:  # whichever stream reads them next finds them there
@@ -80,10 +112,11 @@ class Kept:
         with self.lock:
             self.packed += 1
             self._sweep()
-            self.entries[key] = Entry(plan, packed, storages, device)
+            self.entries[found] = Entry(plan, packed, storages, device)
             room = _memory(device) // 4
             while len(self.entries) > 1 and self.bytes(device) > room:
                 self.entries.popitem(last=False)
+            self._tidy()
         return packed
 
     def bytes(self, device: torch.device) -> int:
@@ -92,10 +125,17 @@ class Kept:
     def _sweep(self) -> None:
         for key in [key for key, entry in self.entries.items() if not entry.alive()]:
             del self.entries[key]
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """What is kept no longer is not found either."""
+        alive = {id(entry) for entry in self.entries.values()}
+        self.last = {use: marks for use, marks in self.last.items() if id(marks.entry) in alive}
 
     def forget(self) -> None:
         with self.lock:
             self.entries.clear()
+            self.last = {}
 
 
 kept = Kept()

@@ -9,6 +9,7 @@
 #include "graph/ops/norms.h"
 #include "plan/cost.h"
 #include "plan/layout.h"
+#include "plan/sink.h"
 
 namespace upweave {
 namespace {
@@ -63,6 +64,7 @@ class Planner {
       result.push_back(std::move(pass));
       keep_wanted(result);
     }
+    if (target_.fuse && target_.channel_lanes > 0) sink_cats(graph_, result, memory_);
     for (Pass& pass : result) finish(pass);
     return result;
   }

@@ -41,13 +41,13 @@ inline RandomNetwork random_network(uint64_t seed) {
       }
     }
     const int64_t out = random.pick<int64_t>({15, 16, 24, 32});
-    const std::string bias = random.chance(0.4) ? name("b") + " " : "";
-    say("conv_transpose " + name("k") + " " + bias + std::to_string(out) +
+    const std::string bias = random.chance(0.4) ? name("bias") + " " : "";
+    say("conv_transpose " + name("kernel") + " " + bias + std::to_string(out) +
         random.pick<std::string>({" k3 s1 p1", " k1 s1", " k3 s1 p1", " k5 s1 p2"}));
     channels = out;
     if (random.chance(0.5)) {
       say(random.pick<std::string>({"instance_norm", "batch_norm",
-                                    "instance_norm " + name("w") + " " + name("s"),
+                                    "instance_norm " + name("weight") + " " + name("shift"),
                                     channels % 4 == 0 ? "group_norm 4" : "instance_norm"}));
     }
     if (random.chance(0.3)) {
@@ -58,12 +58,12 @@ inline RandomNetwork random_network(uint64_t seed) {
       }
     }
     if (random.chance(0.7)) {
-      say(random.pick<std::string>({"leaky_relu 0.1", "relu", "sigmoid", "mul 0.5", "add " + name("v"),
-                                    "tanh", "prelu " + name("p")}));
+      say(random.pick<std::string>({"leaky_relu 0.1", "relu", "sigmoid", "mul 0.5", "add " + name("vector"),
+                                    "tanh", "prelu " + name("slope")}));
     }
     if (random.chance(0.2)) say("max_pool 1");
     if (random.chance(0.5)) {
-      values.push_back({name("x"), channels});
+      values.push_back({name("value"), channels});
       network.text += " as " + values.back().name;
     }
   }

@@ -224,7 +224,7 @@ TEST(CpuEngine, Slices) {
 TEST(CpuEngine, NetworksShareMemory) {
   for (int i = 0; i < cases(24); ++i) {
     const uint64_t seed = first_seed() + static_cast<uint64_t>(i);
-    const std::string text = random_network(seed, 2 + i % 5, 4);
+    const std::string text = random_chain(seed, 2 + i % 5, 4);
     for (const Dtype dtype : kTypes) {
       SCOPED_TRACE(fmt::format("UPWEAVE_SEED={} dtype {}\n{}", seed, static_cast<int>(dtype), text));
       Rng rng(seed);

@@ -445,7 +445,7 @@ TEST(Lifetimes, LieApartAndClose) {
 TEST(Lifetimes, OfRandomNetworks) {
   for (int i = 0; i < testing::cases(200); ++i) {
     const uint64_t seed = testing::first_seed() + static_cast<uint64_t>(i);
-    const std::string text = testing::random_network(seed, 2 + i % 9, 8);
+    const std::string text = testing::random_chain(seed, 2 + i % 9, 8);
     for (const Engine engine : {Engine::kCpu, Engine::kCuda}) {
       const FusedPlan plan =
           lower_to_plan(parse_text(text), {{"input", {2, 8, 24, 24}}}, {.engine = engine, .threads = 1});

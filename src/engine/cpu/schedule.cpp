@@ -324,7 +324,17 @@ class Scheduler {
     return found.empty() ? found : launch_node(found);
   }
 
-  // Tries both layouts on the candidates and keeps the one that takes more of them.
+  // Whether one of these values, or what they are made of, lies channels last.
+  bool moves_channels_last(const std::vector<Id>& ids) const {
+    return std::ranges::any_of(ids, [&](Id id) {
+      return plan_.places[id].layout == Place::Layout::kChannelsLast ||
+             std::ranges::any_of(graph_[id].in,
+                                 [&](Id in) { return in != kNone && memory_[in].channels_last(); });
+    });
+  }
+
+  // Tries both layouts on the candidates and keeps the one that takes more of them, or moves what lies
+  // channels last.
   std::vector<Id> launch_tiles(size_t pass, const std::vector<Id>& candidates, const std::vector<Id>& rest) {
     std::vector<Id> best;
     Layout layout = Layout::kChannelsFirst;
@@ -338,7 +348,9 @@ class Scheduler {
       for (const Id id : candidates) {
         if (!gives_statistics(id) && builder.add(id)) done.push_back(id);
       }
-      if (done.size() > best.size()) best = done, layout = l;
+      if (done.size() > best.size() ||
+          (done.size() == best.size() && l == Layout::kChannelsLast && moves_channels_last(done)))
+        best = done, layout = l;
       memory_ = memory;  // trying leaves no trace
       result_.values = values;
       result_.packed_bytes = packed_bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/cpu/tile/build.h"
+#include "engine/cpu/tile/head.h"
 #include "graph/ops/pools.h"
 
 namespace upweave::cpu {
@@ -38,12 +39,9 @@ class Walk {
   }
 
  private:
-  // A pool of row-major values goes channel by channel, where no value an element is met.
+  // Pools go channel by channel, or over what lies channels last.
   static bool can_pack(const ConvSource& source) {
-    return !source.pool || source.memory.channels_last() ||
-           std::ranges::none_of(source.steps, [](const Step& s) {
-             return s.what == Step::What::kPointwise && s.memory.exists() && s.memory.dims.voxels() > 1;
-           });
+    return !source.memory.tiled && (!source.pool || source.memory.channels_last() || turns(source));
   }
 
   bool add_pointwise(const Node& node, ConvSource& source, Id& next) {
@@ -59,7 +57,7 @@ class Walk {
       if (!step.memory.exists()) return false;
       step.memory.dims = dims_of(broadcast_shape(nodes_.graph[other].shape, node.shape, "operand"));
       const bool same = step.memory.dims == dims_of(node.shape);
-      if (step.memory.channels_last() ? !same : step.memory.tiled || step.memory.split()) return false;
+      if (step.memory.channels_last() ? !same : step.memory.tiled) return false;
     }
     if (node.shape != nodes_.graph[next].shape) return false;
     source.steps.insert(source.steps.begin(), step);
@@ -112,8 +110,22 @@ std::vector<Id> take_head(const HeadNodes& nodes, Id conv, ConvStage& stage) {
   std::vector<Id> taken;
   const Id in = nodes.graph[conv].in[0];
   stage.in = dims_of(nodes.graph[in].shape);
-  ConvSource source;
-  if (Walk(nodes, taken).climb(in, source)) stage.sources.push_back(std::move(source));
+  std::vector<ConvSource> sources;
+  std::vector<Id> joined = {in};
+  const bool waits = std::ranges::find(nodes.rest, in) != nodes.rest.end();
+  if (is(nodes.graph[in], Op::kCat) && waits && nodes.users[in].size() == 1) {
+    joined = nodes.graph[in].in;
+    taken.push_back(in);
+  }
+  int64_t channels = 0;
+  for (const Id at : joined) {
+    ConvSource source;
+    if (!Walk(nodes, taken).climb(at, source)) return {};
+    source.c0 = channels;
+    channels += source.dims.c;
+    sources.push_back(std::move(source));
+  }
+  stage.sources = std::move(sources);
   return taken;
 }
 

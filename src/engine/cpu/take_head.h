@@ -17,7 +17,8 @@ struct HeadNodes {
 
 // Walks up from the convolution to what is in memory: over pointwise operations that meet a number, a value a
 // channel or a value in memory, norms whose statistics are complete, then at most one pool. Each must have no
-// other reader. The result are the nodes on the way, and stage.sources; without sources it cannot be done.
+// other reader. A cat in front of the convolution has several ways up. The result are the nodes on the way,
+// and stage.sources; without sources it cannot be done.
 std::vector<Id> take_head(const HeadNodes& nodes, Id conv, ConvStage& stage);
 
 }  // namespace upweave::cpu

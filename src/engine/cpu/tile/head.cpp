@@ -129,7 +129,8 @@ void load_head_vectors(const ConvSource& source, const Bases& bases, int64_t n, 
 }
 
 bool turns(const ConvSource& source) {
-  return !source.memory.channels_last() && std::ranges::none_of(source.steps, meets_elements);
+  return !source.memory.channels_last() && !source.memory.split() &&
+         std::ranges::none_of(source.steps, meets_elements);
 }
 
 int64_t head_scratch_floats(const ConvSource& source) {

@@ -25,7 +25,7 @@ void pack_source(const ConvSource& source, const Bases& bases, const PackedRows&
                  float* scratch);
 
 // The two ways: row-major sources are transposed, channel by channel through the steps; those that are
-// channels last, or meet a value an element, position by position.
+// channels last or in halves, or meet a value an element, position by position.
 bool turns(const ConvSource& source);
 int64_t turn_scratch_floats(const ConvSource& source);
 void turn_rows(const ConvSource& source, const Bases& bases, const PackedRows& rows, const float* vectors,

@@ -112,6 +112,20 @@ TEST(CpuMemory, OtherNorms) {
   }
 }
 
+// A sample at a time keeps within the limit what one sample's values do not exceed; where they do, explain
+// says so.
+TEST(CpuMemory, ValuesInsideOnePass) {
+  const char* text = "tanh | softmax space | max_pool 3 s1";
+  const Options options = {.threads = 1};
+  FusedPlan plan = lower_to_plan(parse_text(text), {{"input", {40, 16, 128, 128}}}, options);
+  EXPECT_LE(plan.workspace.total(plan.part), kLimit);
+  EXPECT_NE(explain(plan, options, {}).find("samples at a time"), std::string::npos);
+  EXPECT_EQ(explain(plan, options, {}).find("allows itself"), std::string::npos);
+  plan = lower_to_plan(parse_text(text), {{"input", {1, 32, 512, 512}}}, options);
+  EXPECT_LE(plan.workspace.total(plan.part) - plan.workspace.values, kLimit);
+  EXPECT_NE(explain(plan, options, {}).find("for the values take them"), std::string::npos);
+}
+
 // What a run may touch at all, of every pipeline that comes with the library: the documents' batches and
 // larger ones.
 TEST(CpuMemory, WorkspaceOfTheCatalog) {

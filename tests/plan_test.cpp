@@ -395,6 +395,61 @@ TEST(Outputs, StandApart) {
   }
 }
 
+// --- What the target states --------------------------------------------------------------------------------
+
+// Weights are centred where that is what runs, and only there: bfloat16 dot products take them as given.
+TEST(Targets, GivenWeightsAreKeptWithTheirNorm) {
+  const Shapes shapes = {{"input", {2, 32, 16, 16}}};
+  for (const char* text :
+       {"conv_transpose kernel 64 k3 s2 p1 | layer_norm channel | gelu",
+        "conv_transpose kernel bias 64 k3 s2 p1 | layer_norm channel w b",
+        "conv_transpose kernel 64 k3 s2 p1 | layer_norm channel | conv_transpose other 64 k3 "
+        "| layer_norm channel"}) {
+    Target target = engine_of(Engine::kCpu).target;
+    const int norms = static_cast<int>(std::string(text).find("other") != std::string::npos) + 1;
+    for (const bool wants : {false, true}) {
+      target.wants_given_weights = [](const FusedPlan&, const Pass&, const Options&) { return true; };
+      if (!wants) target.wants_given_weights = nullptr;
+      const FusedPlan plan = lower_to_plan(parse_text(text), shapes, {.dtype = Dtype::kBF16}, target);
+      const auto many = [&](Op op) {
+        return std::ranges::count_if(plan.graph.nodes, [&](const Node& n) { return is(n, op); });
+      };
+      EXPECT_EQ(many(Op::kRmsNorm), wants ? 0 : norms) << text;
+      EXPECT_EQ(many(Op::kLayerNorm), wants ? norms : 0) << text;
+      EXPECT_EQ(many(Op::kCenter) == 0, wants) << text;
+      EXPECT_EQ(laws_of(plan).count("center-weights"), static_cast<size_t>(wants ? 0 : norms)) << text;
+    }
+    const Options options = {.dtype = Dtype::kBF16};
+    const auto plan = std::make_shared<const FusedPlan>(lower_to_plan(parse_text(text), shapes, options));
+    const std::string said = fmt::format("{}", fmt::join(describe(plan, options), "\n"));
+    EXPECT_EQ(said.find("bfloat16 dot") != said.npos,
+              laws_of(*plan).count("center-weights") + 1 == size_t(norms))
+        << said;
+  }
+}
+
+// A 16-bit pipeline's value that is beyond the limit is computed again where its readers stay one sweep.
+TEST(Targets, LargeValuesAreComputedAgain) {
+  Target target = engine_of(Engine::kCpu).target;
+  target.flops_per_byte = 0;  // by cost alone everything is stored
+  target.limits = [](const Options&) { return Limits{.value = 1000}; };
+  const auto plan_for = [&](const std::string& tail, Dtype dtype) {
+    return lower_to_plan(parse_text("conv_transpose kernel 8 k3 s2 p1 | " + tail), {{"input", {2, 4, 9, 9}}},
+                         {.dtype = dtype}, target);
+  };
+  for (const char* tail : {"instance_norm | gelu", "group_norm 2 | max space"}) {
+    const FusedPlan plan = plan_for(tail, Dtype::kF16);
+    ASSERT_EQ(plan.passes.size(), 2u) << tail;
+    EXPECT_TRUE(plan.passes[0].writes.empty()) << tail;
+    EXPECT_EQ(plan.passes[1].conv, plan.passes[0].conv) << tail;
+    EXPECT_NE(plan.passes[0].why.find("computed again"), std::string::npos);
+    EXPECT_EQ(plan_for(tail, Dtype::kF32).passes[1].conv, kNone) << "float32's wait in the output";
+  }
+  // Batch statistics, and a second reduction over space, which would take a third sweep.
+  for (const char* tail : {"batch_norm", "instance_norm | gelu | softmax space"})
+    EXPECT_EQ(plan_for(tail, Dtype::kF16).passes[1].conv, kNone) << tail;
+}
+
 // --- Memory by lifetime ------------------------------------------------------------------------------------
 
 constexpr double kOfLeast = 1.1;

@@ -93,6 +93,8 @@ class UPWEAVE_PUBLIC Plan {
   const std::vector<OutputInfo>& extra_outputs() const;  // those beside the result
   const std::vector<std::string>& inputs() const;        // names, in the text's order
   const Shapes& tensor_shapes() const;                   // every input and every parameter
+  // What a run takes beyond inputs, outputs and weights packed before it. A run from unpacked tensors packs
+  // them there too, so that this is enough for either.
   size_t workspace_bytes() const;
   Cost cost() const;
   // What one run should take on the plan's engine and this machine, weights packed already: a model, good for

@@ -172,7 +172,7 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory of one call."""
+        """What a call takes beyond inputs, outputs and weights packed before it; enough for one that packs them, too."""
         return self._core.workspace_bytes
 
     @property

@@ -14,7 +14,7 @@ class Program {
  public:
   virtual ~Program() = default;
   virtual size_t packed_bytes() const = 0;     // parameters in the engine's own form
-  virtual size_t workspace_bytes() const = 0;  // scratch of one run, alignment 64
+  virtual size_t workspace_bytes() const = 0;  // of one run (Workspace in plan.h), alignment 64
   // `parameters` are in the order of parameter_names(plan.source), elements of the program's Dtype.
   virtual void pack(const std::vector<const void*>& parameters, void* packed, void* stream) const = 0;
   // `inputs`: the graph's, in their order. `outputs`: where the result goes, then each of

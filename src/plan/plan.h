@@ -53,7 +53,9 @@ struct Part {
   int64_t micro_batches() const { return sliced() || whole() ? 1 : (all + samples - 1) / samples; }
 };
 
-// All memory of a run beyond inputs, outputs and packed weights: its workspace, in bytes.
+// A run's workspace is all memory that it takes beyond inputs, outputs and weights that were packed before
+// it, here in bytes by what it is for. (A run from unpacked tensors packs them into its workspace too: the
+// public Plan::workspace_bytes() is enough for either.)
 struct Workspace {
   int64_t values = 0;   // of one part between passes: float32, and float64 pairs for statistics
   int64_t least = 0;    // the most of them that is alive at once: no places can do with less

@@ -11,7 +11,7 @@ namespace {
 
 // Whether each channel of a sample is computed from that channel alone.
 bool keeps_channels_apart(const Graph& graph, const Node& node) {
-  if (is(node, Family::kConvolution) || is(node, Family::kMove)) return false;
+  if (is(node, Family::kConvolution)) return false;
   switch (node.op->reach(node)) {
     case Reach::kPoint:
     case Reach::kWindow:
@@ -69,6 +69,7 @@ std::optional<Part> cut_slices(const FusedPlan& whole, int64_t blocks) {
   for (Id id = 0; id < graph.size(); ++id) {
     Node& node = graph[id];
     if (whole.weights[id]) continue;
+    if (is(node, Family::kMove) || is_plain_conv(node)) return std::nullopt;  // no tile takes them
     if (head[id]) {
       node.shape[0] = 1;
       continue;

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "graph/operation.h"
 #include "graph/ops/norms.h"
+#include "plan/sink.h"
 
 namespace upweave {
 namespace {
@@ -43,6 +44,7 @@ class Planner {
       result.push_back(std::move(pass));
       keep_wanted(result);
     }
+    if (target_.fuse && target_.channel_lanes > 0) sink_cats(graph_, result, memory_);
     for (Pass& pass : result) count_pass(pass, graph_, weights_, dtype_);
     return result;
   }
@@ -235,13 +237,13 @@ class Planner {
 bool ends_pass(const Node& node, bool slab) {
   const Reach reach = node.op->reach(node);
   if (reach == Reach::kBatch) return true;
-  if (slab || is(node, Op::kLayerNorm)) return false;
+  if (slab || is(node, Op::kLayerNorm) || is(node, Op::kRmsNorm)) return false;
   return reach == Reach::kSpace || reach == Reach::kRow;
 }
 
 bool needs_slab(const Node& node) {
   if (is(node, Op::kMeanConv)) return true;
-  if (!is(node, Op::kLayerNorm)) return false;
+  if (!is(node, Op::kLayerNorm) && !is(node, Op::kRmsNorm)) return false;
   const NormAttrs norm = norm_attrs(node);
   return norm.axes == "last" && norm.count > 1;
 }

@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 #include "base/dtype.h"
-#include "graph/operation.h"
+#include "graph/ops/conv.h"
 #include "plan/layout.h"
 #include "plan/lifetimes.h"
 
@@ -61,7 +61,7 @@ bool output_can_hold(const FusedPlan& plan, Id id) {
   for (const Id at : last.nodes) {
     for (const Id in : graph[at].in) made_of[at] = made_of[at] || (in != kNone && made_of[in]);
     // These read elements at other places than they write.
-    if (made_of[at] && (is(graph[at], Family::kMove) || is(graph[at], Op::kConv))) return false;
+    if (made_of[at] && (is(graph[at], Family::kMove) || is_plain_conv(graph[at]))) return false;
   }
   return made_of[graph.output] && std::ranges::none_of(graph.extra_outputs, [&](const Output& output) {
            return made_of[output.value];

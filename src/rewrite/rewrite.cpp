@@ -17,6 +17,7 @@ const std::vector<Law>& laws() {
       {"split-padding", "conv(x; p, mode) = conv(pad(x; p, mode))", split_padding},
       {"conv-as-transposed", "conv(x; K; p) = convT(x; flip K; d (k - 1) - p)", conv_as_transposed},
       {"split-bias", "convT(x; K, b) = convT(x; K) + b", split_bias},
+      {"given-norm", "batch_norm(x; m, v) = x * scale + shift", split_given_norm},
       {"scale-into-weights", "convT(x; K) * v = convT(x; K v)", scale_into_weights},
       {"upsample-conv", "convT(upsample(x; s); K) = convT(x; K'; s), K' sums K's taps over windows of s",
        upsample_into_conv},

@@ -77,11 +77,13 @@ const char* type_name(Dtype dtype) {
 bool is_pointwise(const Node& node) {
   return device_form(node.op->id) || among(node, kUnary) || among(node, kBinary) ||
          is(node, Op::kLeakyRelu) || is(node, Op::kClamp) || is(node, Op::kHardtanh) || is(node, Op::kGelu) ||
-         is(node, Op::kNormalize) || (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
+         is(node, Op::kNormalize) || is(node, Op::kBatchNormGiven) ||
+         (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
 }
 
 bool computable(const Node& node) {
-  return is_pointwise(node) || is_pool(node) || is(node, Family::kWeights) || is(node, Op::kAdjustMoments);
+  return is_pointwise(node) || is_pool(node) || is(node, Family::kMove) || is(node, Family::kWeights) ||
+         is(node, Op::kAdjustMoments);
 }
 
 std::string Source::address(Id id) const {
@@ -133,7 +135,10 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
     const std::string y = node.in.size() < 2 ? number(a)
                           : other.empty()    ? operand(node.in[1], node.shape, at)
                                              : other;
-    return fmt::format("f_{}({}, {}, {})", node.op->name, x, y, number(b));
+    std::string z = number(b);
+    if (is(node, Op::kSnake))
+      z = fmt::format("{} + {}", node.in[2] == kNone ? y : operand(node.in[2], node.shape, at), z);
+    return fmt::format("f_{}({}, {}, {})", node.op->name, x, y, z);
   }
   if (is(node, Op::kLeakyRelu))
     return fmt::format("f_leaky_relu({}, {})", x, number(node.attrs.real("slope")));
@@ -148,6 +153,13 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
                                 number(norm_eps(node)));
     if (node.in[2] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[2], node.shape, at));
     if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[3], node.shape, at));
+    return "(" + y + ")";
+  }
+  if (is(node, Op::kBatchNormGiven)) {
+    std::string y = fmt::format("({} - {}) * inv_sqrt({} + {})", x, operand(node.in[1], node.shape, at),
+                                operand(node.in[2], node.shape, at), number(norm_eps(node)));
+    if (node.in[3] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[3], node.shape, at));
+    if (node.in[4] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[4], node.shape, at));
     return "(" + y + ")";
   }
   if (is(node, Op::kSoftmaxApply)) {
@@ -205,6 +217,7 @@ std::string Source::compute(Id id) const {
     return fmt::format("const float m = {}; return i.x[0] == 0 ? fmaf(m, {}, {}) : m * {};",
                        operand(node.in[0], in, "i"), number(scale), shift, number(scale * scale));
   }
+  if (is(node, Family::kMove)) return move(node);
   if (is(node, Family::kWeights)) return derived(node);
   return fmt::format("return {};", pointwise(node, operand(node.in[0], node.shape, "i"), "i"));
 }

@@ -50,6 +50,17 @@ std::string Source::derived(const Node& node) const {
     return fmt::format("double s = 0; {}{{ {}if (inside) s += {}; }} return (float)(s / {}.);",
                        window_loops(window), at, first("j"), size);
   }
+  if (is(node, Op::kWeightNorm)) {
+    return code(
+        "double s = 0; for (i64 k = 0; k < $size; ++k) { const double v = load<$type>($from, i.x[0] * "
+        "$size$ll + k); s += v * v; } return (float)($v * (double)load<$gtype>($g, i.x[0]) / sqrt(s));",
+        {{"size", count(in) / in[0]},
+         {"type", type(node.in[0])},
+         {"from", address(node.in[0])},
+         {"v", first("i")},
+         {"gtype", type(node.in[1])},
+         {"g", address(node.in[1])}});
+  }
   if (is(node, Op::kFlip)) {
     std::string at;
     for (size_t a = 2; a < in.size(); ++a) at += fmt::format("j.x[{0}] = {1} - i.x[{0}]; ", a, in[a] - 1);

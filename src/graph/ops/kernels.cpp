@@ -24,7 +24,13 @@ int64_t groups_of(const Node& node) {
 // conv's kernel (C_out, C_in/groups, K...) as the transposed convolution's (C_in, C_out/groups, K...): of
 // each group the channels change places, and taps come in the opposite order.
 Shape flip_shape(const Graph& graph, const Node& node) {
-  const Shape& from = shape_of(graph, node, 0);
+  Shape from = shape_of(graph, node, 0);
+  if (node.attrs.has("axes")) {  // a matrix
+    const int64_t axes = node.attrs.ints("axes").front();
+    if (from.size() != 2 || axes < 1 || axes > 3)
+      throw invalid("flip of a matrix of shape {} for {} spatial axes", to_string(from), axes);
+    from.resize(static_cast<size_t>(axes) + 2, 1);
+  }
   check_kernel(node, from);
   const int64_t groups = groups_of(node);
   if (from[0] % groups != 0)
@@ -214,7 +220,7 @@ std::vector<Operation> ops_kernels() {
   const Arg scale{.name = "scale", .kind = Arg::Kind::kInts, .required = true};
   Operation turn = row(Op::kFlip, "flip", "a convolution's kernel as that of a transposed convolution",
                        "param kernel | flip", flip_shape, flip);
-  turn.args = {groups};
+  turn.args = {{.name = "axes", .kind = Arg::Kind::kInts, .single = true}, groups};
   Operation widen = row(Op::kWidenTaps, "widen_taps", "the kernel behind a nearest upsampling",
                         "param kernel | widen_taps 2", widened_shape, widen_taps);
   widen.args = {scale};

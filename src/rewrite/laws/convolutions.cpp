@@ -37,18 +37,19 @@ bool is_channel_vector(const Graph& graph, const Node& node) {
 // conv(x; K; stride t, p, d) = convT(x; flip K; padding d (K - 1) - p, step t): output o reads input o t - p
 // + k d through tap k, which is o t + (d (K - 1) - p) = i + (K - 1 - k) d. Zeros beyond the borders are the
 // inputs that are not there. Of stride 1, what is padded beyond d (K - 1) in front of an axis makes outputs
-// of 0, which are put there; of another stride there must be no such padding. Exact, NaN and infinities too.
+// of 0, which are put there; of another stride there must be no such padding. A product with a matrix has
+// single taps. Exact, NaN and infinities too.
 std::optional<Graph> conv_as_transposed(const Graph& graph, Id id, Firing& firing) {
   const Node& conv = graph[id];
-  if (!is(conv, Op::kConv)) return std::nullopt;
-  const Shape& kernel = shape_of(graph, conv, 1);
-  const size_t spatial = kernel.size() - 2;
+  if (!is_plain_conv(conv)) return std::nullopt;
+  const size_t spatial = spatial_rank(conv.shape);
   const PlainConvAttrs c = plain_conv_attrs(conv, spatial);
+  const PlainConvGeometry g = plain_conv_geometry(graph, conv);
   if (c.border != Border::kZeros) return std::nullopt;
   const Shape none(spatial, 0), one(spatial, 1);
   Shape padding(spatial), zeros = none, step = c.stride, out = space_of(conv);
   for (size_t a = 0; a < spatial; ++a) {
-    padding[a] = c.dilation[a] * (kernel[a + 2] - 1) - c.padding[a];
+    padding[a] = c.dilation[a] * (g.kernel[a] - 1) - c.padding[a];
     zeros[a] = std::max<int64_t>(0, -padding[a]);
     padding[a] = std::max<int64_t>(0, padding[a]);
     if (zeros[a] > 0 && (step[a] != 1 || zeros[a] >= out[a])) return std::nullopt;
@@ -58,6 +59,7 @@ std::optional<Graph> conv_as_transposed(const Graph& graph, Id id, Firing& firin
   Attributes flip, attrs = transposed_attrs(one, padding, c.dilation, c.groups, out);
   if (c.groups != 1) flip.set("groups", Shape{c.groups});
   if (step != one) attrs.set("step", step);
+  if (is(conv, Op::kMatmul)) flip.set("axes", Shape{static_cast<int64_t>(spatial)});
   Edit edit(graph);
   const bool pads = zeros != none;
   Id result =
@@ -220,6 +222,30 @@ std::optional<Graph> crop_into_conv(const Graph& graph, Id id, Firing& firing) {
   firing.where = print_stage(graph, crop.in[0]) + " | " + print_stage(graph, id);
   firing.why = "outputs that are cut off are never computed";
   return edit.replace(id, cropped);
+}
+
+// A batch norm whose statistics are given is x * scale + shift, with scale = weight / sqrt(var + eps) and
+// shift = bias - mean * scale, made when weights are packed. A bias b in front of it, x = y + b, goes into
+// the shift: bias - (mean - b) * scale. In float64: what cancels in mean - b is not rounded.
+std::optional<Graph> split_given_norm(const Graph& graph, Id id, Firing& firing) {
+  const Node& norm = graph[id];
+  if (!is(norm, Op::kBatchNormGiven)) return std::nullopt;
+  const auto [x, weight, bias, mean, var] =
+      std::tuple(norm.in[0], norm.in[1], norm.in[2], norm.in[3], norm.in[4]);
+  Id value = x, before = kNone;
+  if (const Node& shift = graph[x]; is(shift, Op::kAdd) && is_channel_vector(graph, shift) &&
+                                    only_user(graph, x) && shape_of(graph, shift, 1) == graph[mean].shape) {
+    value = shift.in[0];
+    before = shift.in[1];
+  }
+  Attributes eps;
+  eps.set("eps", norm.attrs.real_or("eps", 1e-5));
+  Edit edit(graph);
+  const Id scale = edit.add(Op::kNormScale, {var, weight}, eps);
+  const Id shift = edit.add(Op::kNormShift, {mean, scale, bias, before});
+  firing.where = print_stage(graph, id);
+  firing.why = "its statistics are parameters: one factor and one summand a channel";
+  return edit.replace(id, edit.add(Op::kAdd, {edit.add(Op::kMul, {value, scale}), shift}));
 }
 
 // convT(x; K) * v = convT(x; K v), v a value a channel known with the weights; nobody else reads the

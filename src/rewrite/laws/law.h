@@ -62,6 +62,7 @@ std::optional<Graph> pad_into_conv(const Graph&, Id, Firing&);
 std::optional<Graph> split_padding(const Graph&, Id, Firing&);
 std::optional<Graph> conv_as_transposed(const Graph&, Id, Firing&);
 std::optional<Graph> split_bias(const Graph&, Id, Firing&);
+std::optional<Graph> split_given_norm(const Graph&, Id, Firing&);
 std::optional<Graph> scale_into_weights(const Graph&, Id, Firing&);
 std::optional<Graph> upsample_into_conv(const Graph&, Id, Firing&);
 std::optional<Graph> shuffle_into_conv(const Graph&, Id, Firing&);

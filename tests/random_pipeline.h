@@ -54,7 +54,9 @@ inline bool is_factor(const Graph& graph, const Node& param) {
     for (size_t slot = 1; slot < node.in.size(); ++slot) {
       if (node.in[slot] == kNone || &graph[node.in[slot]] != &param) continue;
       const bool weight = slot == (is(node, Op::kNormalize) ? 2 : 1) && is(node, Family::kNorm);
-      if (is(node, Op::kMul) || is(node, Op::kDiv) || is(node, Op::kPrelu) || weight) return true;
+      if (is(node, Op::kMul) || is(node, Op::kDiv) || is(node, Op::kPrelu) || is(node, Op::kSnake) ||
+          is(node, Op::kBatchNormGiven) || weight)
+        return true;
     }
   }
   return false;
@@ -221,9 +223,56 @@ class PipelineMaker {
     return text;
   }
 
+  // Few, and small: the general road computes them one product at a time.
+  std::string plain_conv() {
+    const int64_t groups = shape_[1] % 2 == 0 && rng_.chance(0.3) ? 2 : 1;
+    if (rng_.chance(0.15)) return fmt::format("matmul {} {}", fresh("w"), rng_.integer(1, 6));
+    Shape kernel;
+    for (size_t a = 2; a < shape_.size(); ++a) kernel.push_back(rng_.integer(1, 3));
+    std::string text =
+        fmt::format("conv {} {} k{}", fresh("t"), groups * rng_.integer(1, 3), to_string(kernel));
+    if (rng_.chance(0.5)) text += " bias=" + fresh("b");
+    text += " s" + extents(1, 2) + " p" + extents(0, 2);
+    if (rng_.chance(0.2)) text += " pe" + extents(0, 1);
+    if (rng_.chance(0.2)) text += " d" + extents(1, 2);
+    if (groups > 1) text += " g2";
+    return text + rng_.pick<std::string>({"", "", " reflect", " replicate", " circular"});
+  }
+
+  std::string move() {
+    switch (rng_.integer(0, 6)) {
+      case 0:
+        return labels_ > 0 ? fmt::format("cat @y{}", rng_.integer(1, labels_)) : "cat @input";
+      case 1:
+        return "pad " + extents(0, 2) + " e" + extents(0, 1) +
+               rng_.pick<std::string>({"", " value=0.5", " reflect", " replicate", " circular"});
+      case 2:
+        return rng_.pick<std::string>(
+            {"crop 1:", "crop :-1", "crop -2:", "crop channels=1:", "crop channels=:2"});
+      case 3:
+        return "upsample " + extents(1, 2) +
+               rng_.pick<std::string>({" nearest", " linear", " linear corners"});
+      case 4:
+        return rng_.pick<std::string>({"pixel_shuffle ", "pixel_unshuffle "}) + extents(1, 2);
+      case 5:
+        return "glu channel";
+      default:
+        return rng_.pick<std::string>(
+            {"snake " + fresh("t") + " eps=2", "snake " + fresh("t") + " " + fresh("t") + " eps=2",
+             "abs | add 0.5 | pow 1.5", "pow 2", "rms_norm channel " + fresh("w"), "rms_norm last",
+             "batch_norm_given " + fresh("m") + " " + fresh("v") + " eps=3",
+             "batch_norm_given " + fresh("m") + " " + fresh("v") + affine() + " eps=3"});
+    }
+  }
+
   // One stage, or a few that laws know.
   std::string motif() {
-    switch (rng_.integer(0, 13)) {
+    switch (rng_.integer(-3, 13)) {
+      case -3:
+        return plain_conv();
+      case -2:
+      case -1:
+        return move();
       case 0:
         return rng_.pick<std::string>({"tanh", "relu", "sigmoid", "leaky_relu 0.2", "clamp -0.5 0.75",
                                        "add 1", "mul -2", "mul " + fresh("t"), "batch_norm" + affine()}) +

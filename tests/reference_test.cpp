@@ -160,6 +160,34 @@ TEST(Reference, Moves) {
   EXPECT_EQ(run("pixel_unshuffle 2", {{"input", {{1, 1, 4}, {}}}}), (Data{1, 3, 2, 4}));
 }
 
+TEST(Reference, GatesPowersAndGivenStatistics) {
+  EXPECT_EQ(run("glu channel", {{"input", {{1, 4, 1}, {6, 8, 0, kInf}}}}), (Data{3, 8}));
+  EXPECT_EQ(row("pow 2", {-3, 0.5}), (Data{9, 0.25}));
+  expect_same(row("pow 0.5", {4, -1, -kInf}), {2, kNan, kNan}, "pow 0.5");
+  expect_same(row("pow -0.5", {4, 0}), {0.5, kInf}, "pow -0.5");
+  const double half_turn = M_PI / 2;
+  expect_same(run("snake a", {{"input", {{1, 1, 1}, {half_turn}}}, {"a", {{1}, {1}}}}), {half_turn + 1},
+              "snake");
+  expect_same(
+      run("snake a b eps=1", {{"input", {{1, 1, 1}, {half_turn}}}, {"a", {{1}, {1}}}, {"b", {{1}, {3}}}}),
+      {half_turn + 0.25}, "snake with beta");
+  expect_same(run("snake a eps=1", {{"input", {{1, 1, 1}, {7}}}, {"a", {{1}, {0}}}}), {7}, "snake of 0");
+  expect_same(run("batch_norm_given m v w b eps=1", {{"input", {{1, 2, 1}, {5, 5}}},
+                                                     {"m", {{2}, {1, 3}}},
+                                                     {"v", {{2}, {3, 8}}},
+                                                     {"w", {{2}, {3, 3}}},
+                                                     {"b", {{2}, {10, 20}}}}),
+              {4 / 2. * 3 + 10, 2 / 3. * 3 + 20}, "given statistics");
+  expect_same(run("rms_norm channel w eps=0", {{"input", {{1, 2, 1}, {1, 7}}}, {"w", {{2}, {10, 5}}}}),
+              {2, 7}, "rms");
+  EXPECT_EQ(run("matmul w b",
+                {{"input", {{1, 2, 2}, {1, 2, 3, 4}}}, {"w", {{1, 2}, {1, 10}}}, {"b", {{1}, {100}}}}),
+            (Data{131, 142}));
+  expect_same(run("param v | weight_norm g as w | @input | conv @w",
+                  {{"input", {{1, 1, 2}, {1, 10}}}, {"v", {{1, 1, 2}, {3, 4}}}, {"g", {{1}, {10}}}}),
+              {6 + 80}, "weight norm");
+}
+
 TEST(Reference, Pools) {
   const std::map<std::string, std::pair<Shape, Data>> x = {{"input", {{1, 1, 3, 5}, {}}}};  // 1..15
   EXPECT_EQ(run("max_pool 2", x), (Data{7, 9}));

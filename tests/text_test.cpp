@@ -69,7 +69,35 @@ TEST(Text, ExtentsArePerAxis) {
   EXPECT_EQ(reprint("avg_pool 2x2x2 s3x3x3"), "avg_pool 2 s3") << "equal extents are one";
 }
 
+TEST(Text, AnArgumentMayHaveSeveralValues) {
+  const Graph graph = parse_text("relu as a | tanh as b | cat @a @input @a");
+  EXPECT_EQ(last(graph).in.size(), 4u);
+  EXPECT_EQ(print_text(graph), "relu as a | tanh as b | cat @a @input @a");
+  EXPECT_EQ(reprint("input x y | cat @y"), "input x y | cat @y");
+  EXPECT_EQ(refusal("cat"), "column 1: cat needs values, as in 'cat @a'");
+  EXPECT_EQ(refusal("cat 3"), "column 5: cat does not take '3'; it is written as in 'cat @a'");
+  EXPECT_EQ(refusal("cat values=@input"),
+            "column 5: cat does not take 'values=@input'; it is written as in 'cat @a'");
+  std::string many = "cat";
+  for (int i = 0; i < 10000; ++i) many += " @input";
+  EXPECT_EQ(refusal(many), "column 1797: cat takes at most 256 values");
+}
+
+TEST(Text, SlicesAreWrittenAsInPython) {
+  for (const char* text : {"crop 1:-1", "crop :x2:", "crop 1:-1x:x-3: channels=0:32", "crop channels=-4:"})
+    EXPECT_EQ(reprint(text), text);
+  EXPECT_EQ(reprint("crop channels=:3 space=1:"), "crop 1: channels=:3");
+  for (const char* word : {"1", "1:2:3", "1:x", "1:2y3:", ":x:x:x:", "a:b", "--1:", "1x2"})
+    EXPECT_EQ(refusal(fmt::format("crop space={}", word)),
+              fmt::format("column 12: '{}' is not a slice, or several as in 1:-1x2:", word));
+  EXPECT_EQ(refusal("crop 3"),
+            "column 6: crop does not take '3'; it is written as in 'crop 1:-1x2: channels=0:32'");
+}
+
 TEST(Text, OrderOfArgumentsIsFree) {
+  EXPECT_EQ(reprint("conv reflect g2 s2 kernel pe1x0 p1 bias"), "conv kernel bias s2 p1 pe1x0 g2 reflect");
+  EXPECT_EQ(reprint("pad value=2 e0 1x2"), "pad 1x2 e0 value=2");
+  EXPECT_EQ(reprint("upsample corners linear 2"), "upsample 2 linear corners");
   EXPECT_EQ(reprint("conv_transpose g2 s2 kernel p1 bias"), "conv_transpose kernel bias s2 p1 g2");
   EXPECT_EQ(reprint("conv_transpose stride=2 padding=1x0 bias=b weights=k"), "conv_transpose k b s2 p1x0");
   EXPECT_EQ(reprint("layer_norm eps=1e-3 w b last 2"), "layer_norm last 2 w b eps=0.001");

@@ -49,7 +49,8 @@ def slug(text):
 def rows():
     """All of them; their order and names do not depend on the seed."""
     result = []
-    for family in (activations, clamps, binary, reductions, pools, norms, softmaxes, branches, neighbourhoods):
+    for family in (activations, clamps, binary, reductions, pools, norms, softmaxes, branches, neighbourhoods, convolutions,
+                   moves, gates):
 
         def row(text, function, shape=X3, tensors=None, **facts):
             strange = "".join("-" + word.replace("-", "minus_") for word in facts.get("strange", "").split())
@@ -331,3 +332,137 @@ def neighbourhoods(row):
         lambda x, p: conv(F.relu(c(x, p)), p["second"], stride=(1, 2), padding=1), x,
         tensors | {"second": (5, 2, 2, 3)})
     row(f"relu | avg_pool 2x1 | {stage}", lambda x, p: c(pool("avg_pool", F.relu(x), (2, 1)), p), (2, 3, 5, 3), tensors)
+
+
+MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
+
+
+def pad(x, begin, end, mode="zeros", value=0.0):
+    """begin and end: extents of each axis."""
+    sides = [side for b, e in reversed(list(zip(begin, end))) for side in (b, e)]
+    return F.pad(x, sides, MODES[mode], value) if mode == "zeros" else F.pad(x, sides, MODES[mode])
+
+
+def plain_conv(x, kernel, bias=None, **options):
+    return (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3](x, kernel, bias, **options)
+
+
+def convolutions(row):
+    """Ordinary ones: stride, dilation, groups, padding of each side and every border, in one to three axes."""
+    for shape, kernel in (((2, 4, 9), (6, 4, 3)), ((2, 4, 7, 6), (6, 4, 3, 2)), ((1, 4, 4, 5, 6), (3, 4, 2, 3, 3))):
+        rank = len(shape) - 2
+        both = {"kernel": kernel, "bias": kernel[:1]}
+        row("conv kernel", lambda x, p: plain_conv(x, p["kernel"]), shape, {"kernel": kernel})
+        row("conv kernel bias s2 p1", lambda x, p: plain_conv(x, p["kernel"], p["bias"], stride=2, padding=1), shape, both)
+        row("conv kernel bias p2 d2 s3",
+            lambda x, p: plain_conv(x, p["kernel"], p["bias"], stride=3, padding=2, dilation=2), shape, both)
+        for strange in STRANGE[:3]:
+            row("conv kernel bias p1", lambda x, p: plain_conv(x, p["kernel"], p["bias"], padding=1), shape, both,
+                strange=strange)
+        for mode in MODES:
+            row(f"conv kernel bias p2 pe1 s2 {mode}",
+                lambda x, p, mode=mode, rank=rank: plain_conv(pad(x, (2,) * rank, (1,) * rank, mode), p["kernel"],
+                                                              p["bias"], stride=2), shape, both)
+        row("conv kernel g2 p1", lambda x, p: plain_conv(x, p["kernel"], groups=2, padding=1), shape,
+            {"kernel": (6, 2, *kernel[2:])})
+        row("conv kernel bias g4", lambda x, p: plain_conv(x, p["kernel"], p["bias"], groups=4), shape,
+            {"kernel": (4, 1, *kernel[2:]), "bias": (4,)})
+        row("matmul w b",
+            lambda x, p: F.linear(x.movedim(1, -1), p["w"], p["b"]).movedim(-1, 1), shape, {"w": (5, 4), "b": (5,)})
+        row("param v | weight_norm g as w | @input | conv @w p1",
+            lambda x, p: plain_conv(x, torch._weight_norm(p["v"], p["g"].reshape(-1, *[1] * (x.dim() - 1)), 0), padding=1),
+            shape, {"v": kernel, "g": kernel[:1]})
+    image = (2, 3, 5, 6)
+    row("conv kernel s1x2 p0x1 pe2x0 d2x1",
+        lambda x, p: plain_conv(pad(x, (0, 1), (2, 0)), p["kernel"], stride=(1, 2), dilation=(2, 1)), image,
+        {"kernel": (4, 3, 3, 2)})
+    # A decoder's block in small: a skip, several convolutions, several readers.
+    tensors = {"k": (3, 4, 2, 2), "a": (4, 4, 3, 3), "ab": (4,), "b": (2, 8, 3, 3), "bb": (2,)}
+
+    def block(x, p):
+        y = F.leaky_relu(conv(x, p["k"], stride=2), 0.1)
+        z = plain_conv(y, p["a"], p["ab"], padding=1) + y
+        return plain_conv(torch.cat([z, y], 1), p["b"], p["bb"], padding=1)
+
+    text = ("conv_transpose weights=k s2 | leaky_relu 0.1 as y | conv a ab p1 | add @y | cat @y | conv b bb p1")
+    row(text, block, image, tensors)
+    row(text, block, image, tensors, strange="nan")
+    row("conv a p1 | instance_norm | relu as r | conv b bb p1 reflect | add @r | conv_transpose k s2 | max_pool 2",
+        lambda x, p: pool("max_pool", conv(
+            plain_conv(pad(r := F.relu(F.instance_norm(plain_conv(x, p["a"], padding=1))), (1, 1), (1, 1), "reflect"),
+                       p["b"], p["bb"]) + r, p["k"], stride=2), 2), image,
+        {"a": (4, 3, 3, 3), "b": (4, 4, 3, 3), "bb": (4,), "k": (4, 2, 2, 2)})
+
+
+def moves(row):
+    modes = {1: "linear", 2: "bilinear", 3: "trilinear"}
+    for shape in ((2, 4, 6), (2, 4, 3, 5), (1, 4, 2, 3, 4)):
+        rank = len(shape) - 2
+        for strange in ("", STRANGE[3]):
+            facts = {"strange": strange} if strange else {}
+            row("relu as a | @input | cat @a @input", lambda x, p: torch.cat([x, F.relu(x), x], 1), shape, **facts)
+            row("crop 0:-1 channels=2:-1",
+                lambda x, p: x[(slice(None), slice(2, -1)) + (slice(0, -1),) * (x.dim() - 2)], shape, **facts)
+            row("upsample 2 nearest", lambda x, p: F.interpolate(x, scale_factor=2, mode="nearest"), shape, **facts)
+            for corners in (False, True):
+                row("upsample 2 linear" + " corners" * corners,
+                    lambda x, p, c=corners: F.interpolate(x, scale_factor=2, mode=modes[x.dim() - 2], align_corners=c),
+                    shape, **facts)
+            for mode in MODES:
+                if rank == 3 and mode == "reflect":
+                    continue  # an axis of 2
+                row(f"pad 1 e0 {mode}", lambda x, p, m=mode: pad(x, (1,) * (x.dim() - 2), (0,) * (x.dim() - 2), m), shape,
+                    **facts)
+            row("glu channel", lambda x, p: F.glu(x, 1), shape, **facts)
+        row("upsample 3 linear corners", lambda x, p: F.interpolate(x, scale_factor=3, mode=modes[x.dim() - 2],
+                                                                     align_corners=True), shape)
+    image = (2, 8, 4, 6)
+    row("pad 1x2 e3x0 value=-2.5", lambda x, p: pad(x, (1, 2), (3, 0), value=-2.5), image)
+    row("pad 3x5 e2x1 reflect", lambda x, p: pad(x, (3, 5), (2, 1), "reflect"), image)
+    row("pad 4x6 e0x2 circular", lambda x, p: pad(x, (4, 6), (0, 2), "circular"), image)
+    row("crop :x-3:", lambda x, p: x[..., -3:], image)
+    row("crop channels=4:", lambda x, p: x[:, 4:], image)
+    row("upsample 1x3 nearest", lambda x, p: F.interpolate(x, scale_factor=(1, 3)), image)
+    row("upsample 3x2 linear", lambda x, p: F.interpolate(x, scale_factor=(3, 2), mode="bilinear"), image)
+    row("pixel_shuffle 2", lambda x, p: F.pixel_shuffle(x, 2), image)
+    row("pixel_unshuffle 2", lambda x, p: F.pixel_unshuffle(x, 2), image)
+    row("pixel_shuffle 2", lambda x, p: x.reshape(2, 4, 2, 6).movedim(2, 3).reshape(2, 4, 12), (2, 8, 6))
+    row("pixel_unshuffle 2", lambda x, p: x.reshape(2, 8, 3, 2).movedim(3, 2).reshape(2, 16, 3), (2, 8, 6))
+    row("pixel_shuffle 2", lambda x, p: x.reshape(1, 1, 2, 2, 2, 2, 4, 6).permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(1, 1, 4, 8, 12),
+        (1, 8, 2, 4, 6))
+    row("upsample 2 nearest | conv kernel bias p1", lambda x, p: plain_conv(
+        F.interpolate(x, scale_factor=2), p["kernel"], p["bias"], padding=1), (2, 3, 4, 5), {"kernel": (4, 3, 3, 3), "bias": (4,)})
+    row("conv kernel bias p1 | pixel_shuffle 2 | relu", lambda x, p: F.relu(F.pixel_shuffle(
+        plain_conv(x, p["kernel"], p["bias"], padding=1), 2)), (2, 3, 4, 5), {"kernel": (8, 3, 3, 3), "bias": (8,)})
+    row("conv_transpose kernel s2 | crop 1:-1 | tanh", lambda x, p: torch.tanh(conv(x, p["kernel"], stride=2)[..., 1:-1, 1:-1]),
+        (2, 3, 4, 5), {"kernel": (3, 4, 3, 3)})
+
+
+def gates(row):
+    """snake, powers, and norms with given statistics or without a mean."""
+    def snake(x, alpha, beta=None, eps=0.0):
+        beta = alpha if beta is None else beta
+        return x + torch.sin(per_channel(alpha, x) * x) ** 2 / (per_channel(beta, x) + eps)
+
+    def rms(x, w=None, eps=1e-5):
+        return F.rms_norm(x.movedim(1, -1), x.shape[1:2], w, eps).movedim(-1, 1)
+
+    for shape in (X1, X2, X3):
+        c = shape[1]
+        vector = {"a": (c,), "b": (c,)}
+        row("snake a", lambda x, p: snake(x, p["a"]), shape, {"a": (c,)})
+        row("snake a b eps=1e-09", lambda x, p: snake(x, p["a"], p["b"], 1e-9), shape, vector)
+        row("rms_norm channel a", lambda x, p: rms(x, p["a"]), shape, {"a": (c,)})
+        row("rms_norm last", lambda x, p: F.rms_norm(x, x.shape[-1:], None, 1e-5), shape)
+        row("batch_norm_given a b eps=5", lambda x, p: F.batch_norm(x, p["a"], p["b"], eps=5), shape, vector)
+        row("batch_norm_given a b w c eps=4.5", lambda x, p: F.batch_norm(x, p["a"], p["b"], p["w"], p["c"], eps=4.5),
+            shape, vector | {"w": (c,), "c": (c,)})
+    row("snake a", lambda x, p: snake(x, p["a"]), X2, {"a": (3,)}, strange=STRANGE[3])
+    row("batch_norm_given a b eps=6", lambda x, p: F.batch_norm(x, p["a"], p["b"], eps=6), X2,
+        {"a": (3,), "b": (3,)}, strange=STRANGE[3])
+    row("rms_norm channel", lambda x, p: rms(x), X2, strange="inf")
+    for exponent in ("2", "3", "-1", "0", "-2"):
+        row(f"pow {exponent}", lambda x, p, e=float(exponent): x ** e, X2, strange=STRANGE[3])
+    for exponent in ("0.5", "1.7", "-0.25"):
+        row(f"abs | pow {exponent}", lambda x, p, e=float(exponent): x.abs() ** e, X2)
+        row(f"pow {exponent}", lambda x, p, e=float(exponent): x ** e, X1, strange=STRANGE[3])

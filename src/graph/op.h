@@ -26,7 +26,7 @@ enum class Family : uint8_t {
   kReduction,  // one value of whole axes
   kNorm,       // statistics of sets of elements, and what is done with them
   kSoftmax,
-  kMove,     // copies elements to other places: cat, pad, crop, upsample, pixel_shuffle
+  kMove,     // elements come from other places: cat, pad, crop, upsample, pixel_shuffle, glu
   kWeights,  // computed from parameters when they are packed
 };
 

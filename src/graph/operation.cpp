@@ -102,9 +102,10 @@ Shape broadcast_strides(const Shape& operand, const Shape& shape) {
 }
 
 Numbers numbers(const Node& node) {
-  double found[2] = {};
+  double found[3] = {};
   size_t n = 0;
   for (const Arg& arg : node.op->args) {
+    if (arg.kind == Arg::Kind::kTensor) n = 1;  // its element is a
     if (arg.kind == Arg::Kind::kFlag) found[n++] = node.attrs.flag(arg.name);
     if (arg.kind == Arg::Kind::kReal || arg.kind == Arg::Kind::kOperand)
       found[n++] = node.attrs.real_or(arg.name, arg.fallback);

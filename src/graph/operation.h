@@ -74,7 +74,7 @@ struct Operation {
   // Checks operands and attributes; throws Error naming the parameter and its value.
   Shape (*shape)(const Graph& graph, const Node& node) = nullptr;
   // Pointwise: the result of an element x, by which the reference and every engine's slow road go. `a` and
-  // `b` are the node's numbers; where operand 1 is a tensor, `a` is its element.
+  // `b` are the node's numbers; where operand 1 is a tensor, `a` is its element. snake's `b` is beta + eps.
   double (*value)(double x, double a, double b) = nullptr;
   void (*evaluate)(const Node& node, Inputs in, Tensor& out) = nullptr;
   void (*bound)(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) = nullptr;
@@ -103,7 +103,8 @@ Shape broadcast_shape(const Shape& operand, const Shape& shape, std::string_view
 // Row-major strides, 0 where the broadcast extent is 1.
 Shape broadcast_strides(const Shape& operand, const Shape& shape);
 Shape row_major(const Shape& shape);
-// The numbers of a pointwise node in text order, a flag as 0 or 1: slope; lo, hi; the number of `add 1`.
+// The numbers of a pointwise node in text order, a flag as 0 or 1: slope; lo, hi; the number of `add 1`; b
+// alone where a is a tensor's.
 struct Numbers {
   double a = 0, b = 0;
 };

@@ -17,7 +17,7 @@ double flops(const Graph& graph, Id id) {
     for (size_t a = 0; a < g.spatial; ++a) n *= static_cast<double>(taps_total(g, a));
     return n;
   }
-  if (is(node, Op::kConv)) {
+  if (is_plain_conv(node)) {
     const PlainConvGeometry g = plain_conv_geometry(graph, node);
     double n = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.c_in / g.groups) *
                static_cast<double>(g.c_out);

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/dtype.h"
 #include "graph/operation.h"
-#include "graph/ops/conv_transpose.h"
+#include "graph/ops/conv.h"
 #include "graph/ops/norms.h"
 #include "plan/cost.h"
 
@@ -15,7 +15,7 @@ namespace {
 // Norms over several trailing axes see more than a row: they wait for a pass whose tile is a whole sample.
 bool needs_slab(const Node& node) {
   if (is(node, Op::kMeanConv)) return true;
-  if (!is(node, Op::kLayerNorm)) return false;
+  if (!is(node, Op::kLayerNorm) && !is(node, Op::kRmsNorm)) return false;
   const NormAttrs norm = norm_attrs(node);
   return norm.axes == "last" && norm.count > 1;
 }
@@ -24,7 +24,7 @@ bool needs_slab(const Node& node) {
 bool ends_pass(const Node& node, bool slab) {
   const Reach reach = node.op->reach(node);
   if (reach == Reach::kBatch) return true;
-  if (slab || is(node, Op::kLayerNorm)) return false;
+  if (slab || is(node, Op::kLayerNorm) || is(node, Op::kRmsNorm)) return false;
   return reach == Reach::kSpace || reach == Reach::kRow;
 }
 
@@ -343,7 +343,7 @@ bool output_can_hold(const FusedPlan& plan, Id id) {
   for (const Id at : last.nodes) {
     for (const Id in : graph[at].in) made_of[at] = made_of[at] || (in != kNone && made_of[in]);
     // These read elements at other places than they write.
-    if (made_of[at] && (is(graph[at], Family::kMove) || is(graph[at], Op::kConv))) return false;
+    if (made_of[at] && (is(graph[at], Family::kMove) || is_plain_conv(graph[at]))) return false;
   }
   return made_of[graph.output] && std::ranges::none_of(graph.extra_outputs, [&](const Output& output) {
            return made_of[output.value];

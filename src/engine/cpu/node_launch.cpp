@@ -8,7 +8,7 @@
 
 #include "engine/cpu/kernels/kernels.h"
 #include "engine/partials.h"
-#include "graph/ops/conv_transpose.h"
+#include "graph/ops/conv.h"
 #include "graph/ops/norms.h"
 #include "graph/ops/pools.h"
 #include "graph/ops/reductions.h"
@@ -55,6 +55,7 @@ class NodeLaunch final : public Launch {
     if (is_pool(node_)) return pool(call);
     if (is(node_, Family::kSoftmax)) return softmax(call);
     if (is(node_, Op::kAdjustMoments)) return adjust(call);
+    if (is(node_, Op::kBatchNormGiven)) return normalize_given(call);
     if (is(node_, Family::kNorm)) return norm(call);
     return reduce(call);
   }
@@ -95,9 +96,12 @@ class NodeLaunch final : public Launch {
     const auto &sx = x_strides_, &sy = y_strides_;
     const Reader y = has(1) ? operand(call, 1) : call.x;
     const Numbers own = numbers(node_);
+    const bool snake = is(node_, Op::kSnake);
+    const Reader beta = snake && has(2) ? operand(call, 2) : y;
     const int64_t rows = d.n * d.c;
 #pragma omp parallel for num_threads(call.threads) schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
+      const double b = snake ? beta[r % d.c] + own.b : own.b;
       int64_t i = r * d.voxels();
       for (int64_t p = 0; p < d.space[0]; ++p) {
         for (int64_t q = 0; q < d.space[1]; ++q) {
@@ -105,7 +109,7 @@ class NodeLaunch final : public Launch {
             auto at = [&](const std::array<int64_t, 5>& s) {
               return r / d.c * s[0] + r % d.c * s[1] + p * s[2] + q * s[3] + w * s[4];
             };
-            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : own.a, own.b));
+            store(call, i, f(call.x[at(sx)], has(1) ? y[at(sy)] : own.a, b));
           }
         }
       }
@@ -245,6 +249,19 @@ class NodeLaunch final : public Launch {
     }
   }
 
+  void normalize_given(const Call& call) const {
+    const Dims d = dims_of(node_.shape);
+    const double eps = norm_eps(node_);
+#pragma omp parallel for num_threads(call.threads) schedule(static)
+    for (int64_t r = 0; r < d.n * d.c; ++r) {
+      const int64_t c = r % d.c;
+      const double mean = operand(call, 1)[c], root = std::sqrt(operand(call, 2)[c] + eps);
+      const double weight = has(3) ? operand(call, 3)[c] : 1, bias = has(4) ? operand(call, 4)[c] : 0;
+      for (int64_t i = r * d.voxels(); i < (r + 1) * d.voxels(); ++i)
+        store(call, i, (call.x[i] - mean) / root * weight + bias);
+    }
+  }
+
   // A set is `blocks` runs of `size` elements.
   struct Set {
     int64_t start, blocks, block_stride, size, stride;
@@ -320,6 +337,8 @@ std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> o
   if (is(node, Op::kMeanConv)) {
     return make_mean_conv_launch(node, operands, shapes, result);
   }
+  if (is_plain_conv(node)) return make_plain_conv_launch(node, operands, shapes, result);
+  if (is(node, Family::kMove)) return make_move_launch(node, operands, shapes, result);
   if (is(node, Family::kLeaf) || is(node, Family::kConvolution) || is(node, Family::kWeights))
     throw fail(Status::kUnsupported, "the CPU engine has no {}", node.op->name);
   return std::make_unique<NodeLaunch>(node, std::move(operands), std::move(shapes), result);

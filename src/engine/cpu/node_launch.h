@@ -16,4 +16,12 @@ std::unique_ptr<Launch> make_node_launch(const Node& node, std::vector<Memory> o
 std::unique_ptr<Launch> make_mean_conv_launch(const Node& node, const std::vector<Memory>& operands,
                                               const std::vector<Shape>& shapes, const Memory& result);
 
+// conv and matmul of any stride, padding and groups.
+std::unique_ptr<Launch> make_plain_conv_launch(const Node& node, const std::vector<Memory>& operands,
+                                               const std::vector<Shape>& shapes, const Memory& result);
+
+// cat, pad, crop, upsample, pixel_shuffle, pixel_unshuffle, glu: rows are copied where they can be.
+std::unique_ptr<Launch> make_move_launch(const Node& node, const std::vector<Memory>& operands,
+                                         const std::vector<Shape>& shapes, const Memory& result);
+
 }  // namespace upweave::cpu

@@ -4,7 +4,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "graph/ops/conv_transpose.h"
+#include "engine/cpu/tile/build.h"
+#include "graph/ops/conv.h"
 #include "graph/ops/norms.h"
 
 namespace upweave::cpu {
@@ -14,7 +15,6 @@ std::atomic<int64_t> last_level_for_test{0};
 
 // Whether each channel of a sample is computed from that channel alone.
 bool keeps_channels_apart(const Graph& graph, const Node& node) {
-  if (is(node, Family::kConvolution) || is(node, Family::kMove)) return false;
   switch (node.op->reach(node)) {
     case Reach::kPoint:
     case Reach::kWindow:
@@ -25,6 +25,12 @@ bool keeps_channels_apart(const Graph& graph, const Node& node) {
     default:
       return false;
   }
+}
+
+// What no tile takes is written row after row, and values between slices are not.
+bool in_tiles(const Node& node) {
+  return !is(node, Family::kMove) && !is_plain_conv(node) && !is(node, Op::kBatchNormGiven) &&
+         (!is(node, Family::kPointwise) || pointwise_fn(node));
 }
 
 // The channel axis of a parameter that meets an N C ... value: a vector's own, else counted from the back.
@@ -73,6 +79,7 @@ std::optional<Slices> cut_slices(const FusedPlan& whole, int64_t blocks) {
     const size_t i = static_cast<size_t>(id);
     Node& node = graph[id];
     if (whole.weights[i]) continue;
+    if (!is_input(graph, id) && !in_tiles(node)) return std::nullopt;
     if (head[i]) {
       node.shape[0] = 1;
       continue;

@@ -12,6 +12,8 @@ const char* device_form(Op op) {
       {Op::kSin, "return sinf(x);"},
       {Op::kAbs, "return fabsf(x);"},
       {Op::kSqrt, "return sqrtf(x);"},
+      {Op::kPow, "return a == 0.5f ? sqrtf(x) : a == -0.5f ? 1.f / sqrtf(x) : powf(x, a);"},
+      {Op::kSnake, "const float s = sinf(a * x); return x + s * s / b;"},
       {Op::kPrelu, "return x > 0.f ? x : a * x;"},
   };
   for (const auto& [known, body] : kForms) {

@@ -5,7 +5,7 @@
 #include "engine/cuda/code.h"
 #include "engine/cuda/work.h"
 #include "graph/operation.h"
-#include "graph/ops/conv_transpose.h"
+#include "graph/ops/conv.h"
 #include "graph/ops/norms.h"
 #include "graph/ops/reductions.h"
 
@@ -231,6 +231,46 @@ std::string plain_conv(const Lowering& l, Id id) {
        {"bias", bias}});
 }
 
+// out[n, co, o] = sum over ci, k of x[n, ci, o s - p + k d] K[co, ci, k]; one thread an output.
+std::string ordinary_conv(const Lowering& l, Id id) {
+  const Node& node = l.graph[id];
+  const PlainConvGeometry g = plain_conv_geometry(l.graph, node);
+  const Shape& in = l.graph[node.in[0]].shape;
+  std::string loops, close, tap = "0";
+  for (size_t a = 0; a < g.spatial; ++a) {
+    loops += code(
+        "for (int k$axis = 0; k$axis < $kernel; ++k$axis) { j.x[$axis] = o.x[$axis] * $stride - $padding + "
+        "k$axis * $dilation; bool inside = true; $border if (!inside) continue; ",
+        {{"axis", a + 2},
+         {"kernel", g.kernel[a]},
+         {"stride", g.stride[a]},
+         {"padding", g.padding[a]},
+         {"dilation", g.dilation[a]},
+         {"border", Source::border(node, a + 2, g.in[a])}});
+    close += "}";
+    tap = fmt::format("({}) * {} + k{}", tap, g.kernel[a], a + 2);
+  }
+  const std::string bias =
+      node.in[2] == kNone ? "" : fmt::format(" + {}", l.source.operand(node.in[2], node.shape, "o"));
+  return code(
+      "elementwise<$type, $dims>($to, [&](const At& o) { At j = o; float s = 0.f; const int first = o.x[1] / "
+      "$outs * $ins; $loops for (int c = 0; c < $ins; ++c) { j.x[1] = first + c; s = fmaf($x, "
+      "load<$ktype>($kernel, ((i64)o.x[1] * $ins + c) * $taps + $tap), s); } $close return s$bias; });",
+      {{"type", l.source.type(id)},
+       {"dims", dims(node.shape)},
+       {"to", l.source.address(id)},
+       {"outs", g.c_out / g.groups},
+       {"ins", g.c_in / g.groups},
+       {"loops", loops},
+       {"x", l.source.operand(node.in[0], in, "j")},
+       {"ktype", l.source.type(node.in[1])},
+       {"kernel", l.source.address(node.in[1])},
+       {"taps", count(g.kernel)},
+       {"tap", tap},
+       {"close", close},
+       {"bias", bias}});
+}
+
 // Sums of x over the box of inputs that each tap carries into the output; then K times those sums.
 void mean_conv(Lowering& l, Id id) {
   const Node& node = l.graph[id];
@@ -351,6 +391,8 @@ void lower_alone(Lowering& l, Id id, bool packing) {
   Launch launch;
   if (is(node, Op::kConvTranspose)) {
     launch = l.kernel(name, plain_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
+  } else if (is_plain_conv(node)) {
+    launch = l.kernel(name, ordinary_conv(l, id), std::min<int64_t>(blocks_for(elements), 1 << 20), kBlock);
   } else if (is(node, Op::kMoments) || (is(node, Op::kSoftmaxStats) && !over_channel_axis(node))) {
     launch = l.kernel(name, statistics(l, id), node.shape[1], 1024);
   } else if (over_channel_axis(node) && !is(node, Op::kSoftmaxStats)) {

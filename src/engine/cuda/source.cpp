@@ -78,11 +78,12 @@ const char* type_name(Dtype dtype) {
 bool is_pointwise(const Node& node) {
   return device_form(node.op->id) || among(node, kUnary) || among(node, kBinary) ||
          is(node, Op::kLeakyRelu) || is(node, Op::kClamp) || is(node, Op::kHardtanh) || is(node, Op::kGelu) ||
-         is(node, Op::kNormalize) || (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
+         is(node, Op::kNormalize) || is(node, Op::kBatchNormGiven) ||
+         (is(node, Op::kSoftmaxApply) && node.attrs.word("axes") == "space");
 }
 
 bool computable(const Node& node) {
-  return is_pointwise(node) || is_pool(node) || is(node, Op::kCenter) || is(node, Op::kPoolTaps) ||
+  return is_pointwise(node) || is_pool(node) || is(node, Family::kMove) || is(node, Family::kWeights) ||
          is(node, Op::kAdjustMoments);
 }
 
@@ -135,7 +136,10 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
     const std::string y = node.in.size() < 2 ? number(a)
                           : other.empty()    ? operand(node.in[1], node.shape, at)
                                              : other;
-    return fmt::format("f_{}({}, {}, {})", node.op->name, x, y, number(b));
+    std::string z = number(b);
+    if (is(node, Op::kSnake))
+      z = fmt::format("{} + {}", node.in[2] == kNone ? y : operand(node.in[2], node.shape, at), z);
+    return fmt::format("f_{}({}, {}, {})", node.op->name, x, y, z);
   }
   if (is(node, Op::kLeakyRelu))
     return fmt::format("f_leaky_relu({}, {})", x, number(node.attrs.real("slope")));
@@ -150,6 +154,13 @@ std::string Source::pointwise(const Node& node, const std::string& x, const std:
                                 number(norm_eps(node)));
     if (node.in[2] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[2], node.shape, at));
     if (node.in[3] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[3], node.shape, at));
+    return "(" + y + ")";
+  }
+  if (is(node, Op::kBatchNormGiven)) {
+    std::string y = fmt::format("({} - {}) * inv_sqrt({} + {})", x, operand(node.in[1], node.shape, at),
+                                operand(node.in[2], node.shape, at), number(norm_eps(node)));
+    if (node.in[3] != kNone) y = fmt::format("({}) * {}", y, operand(node.in[3], node.shape, at));
+    if (node.in[4] != kNone) y = fmt::format("({}) + {}", y, operand(node.in[4], node.shape, at));
     return "(" + y + ")";
   }
   if (is(node, Op::kSoftmaxApply)) {
@@ -206,6 +217,18 @@ std::string Source::compute(Id id) const {
                                                 address(node.in[1]), count(graph_[node.in[1]].shape));
     return fmt::format("const float m = {}; return i.x[0] == 0 ? fmaf(m, {}, {}) : m * {};",
                        operand(node.in[0], in, "i"), number(scale), shift, number(scale * scale));
+  }
+  if (is(node, Family::kMove)) return move(node);
+  if (is(node, Op::kWeightNorm)) {
+    return code(
+        "double s = 0; for (i64 k = 0; k < $size; ++k) { const double v = load<$type>($from, i.x[0] * "
+        "$size$ll + k); s += v * v; } return (float)($v * (double)load<$gtype>($g, i.x[0]) / sqrt(s));",
+        {{"size", count(in) / in[0]},
+         {"type", type(node.in[0])},
+         {"from", address(node.in[0])},
+         {"v", operand(node.in[0], in, "i")},
+         {"gtype", type(node.in[1])},
+         {"g", address(node.in[1])}});
   }
   if (is(node, Op::kCenter)) {
     const size_t axis = in.size() == 1 ? 0 : 1;

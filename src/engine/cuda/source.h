@@ -51,8 +51,14 @@ class Source {
   std::string functions() const;
   // The body that computes node `id` at `i`: for inlined nodes and for elementwise kernels.
   std::string compute(Id id) const;
+  // What takes j.x[axis], maybe beyond the ends of an axis of conv or pad, to where it is read, or sets
+  // `inside` to false.
+  static std::string border(const Node& node, size_t axis, int64_t extent);
 
  private:
+  std::string move(const Node& node) const;
+  std::string linear(const Node& node) const;  // an upsampling
+
   const Graph& graph_;
   const std::vector<bool>& weights_;
   Dtype dtype_;

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "engine/cuda/cost.h"
 #include "graph/operation.h"
+#include "graph/ops/conv.h"
 #include "graph/ops/conv_transpose.h"
 #include "graph/ops/pools.h"
 
@@ -37,8 +38,8 @@ double value_seconds(const Lowering& l, Id id, const Launch& launch) {
   const Node& node = l.graph[id];
   const Shape& in = l.graph[node.in[0]].shape;
   const auto out = static_cast<double>(count(node.shape)), read = static_cast<double>(count(in));
-  if (is_pointwise(node)) return out * kElement;
-  if (is(node, Op::kConvTranspose)) return flops(l.graph, id) * kPlainFlop;
+  if (is_pointwise(node) || is(node, Family::kMove)) return out * kElement;
+  if (is(node, Op::kConvTranspose) || is_plain_conv(node)) return flops(l.graph, id) * kPlainFlop;
   if (is_pool(node)) {
     double window = 1;
     for (const int64_t extent : pool_attrs(node).window) window *= static_cast<double>(extent);

@@ -45,6 +45,25 @@ void sqrt_bound(const Node&, Inputs in, Tensor& out, const Rounding& rounding) {
   }
 }
 
+// |p| t^(p - 1) is largest at one end of what |x| may be; a power that is no whole number is NaN below 0, one
+// that is negative has its pole at 0. The logarithm of x is multiplied by p, which is rounded.
+void pow_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  const double p = numbers(node).a;
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const double x = in[0]->data[i], e = in[0]->err[i], far = std::fabs(x) + e, near = std::fabs(x) - e;
+    const bool breaks = near <= 0 && (p < 1 || (p != std::floor(p) && x - e < 0)) && p != 0;
+    const auto slope = [&](double t) { return std::fabs(p) * std::pow(t, p - 1); };
+    const double moved = e == 0 ? 0 : breaks ? kInf : e * std::max(slope(far), slope(std::max(near, 0.0)));
+    const double turned = x == 0 ? 0 : std::fabs(p * std::log(std::fabs(x)));
+    out.err[i] = moved + (16 + 4 * turned) * rounding.unit * std::fabs(out.data[i]);
+  }
+}
+
+// A half is the square root, as in PyTorch: of -inf it is NaN.
+double power_of(double x, double p, double) {
+  return p == 0.5 ? std::sqrt(x) : p == -0.5 ? 1 / std::sqrt(x) : std::pow(x, p);
+}
+
 double relu(double x, double, double) { return x < 0 ? 0 : x; }
 double sigmoid(double x, double, double) {
   return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
@@ -176,6 +195,10 @@ std::vector<Operation> ops_activations() {
   const Operation root = row(
       Op::kSqrt, "sqrt", "square root", [](double x, double, double) { return std::sqrt(x); }, sqrt_bound, 5);
 
+  Operation power = row(Op::kPow, "pow", "x to the power of a number", power_of, pow_bound, 20);
+  power.example = "pow 2";
+  power.args = {{.name = "exponent", .kind = Arg::Kind::kReal, .required = true}};
+
   // clamp_min > clamp_max: everything becomes clamp_max, as in PyTorch. hardtanh is the same function.
   Operation clamping =
       row(Op::kClamp, "clamp", "limits x to [lo, hi]; inf leaves a side open", clamp, slope_1, 2);
@@ -193,8 +216,8 @@ std::vector<Operation> ops_activations() {
   hardtanh.example = "hardtanh -1 1";
   hardtanh.summary = "clamp under PyTorch's other name";
 
-  return {rectify, tanh,        logistic, exp,  silu,      smooth, hard,     gaussian,
-          leaky,   exponential, soft,     sine, magnitude, root,   clamping, hardtanh};
+  return {rectify,     tanh, logistic, exp,       silu, smooth, hard,     gaussian, leaky,
+          exponential, soft, sine,     magnitude, root, power,  clamping, hardtanh};
 }
 
 }  // namespace upweave

@@ -7,7 +7,8 @@
 #include "base/watch.h"
 #include "graph/limits.h"
 
-// conv: out[n, co, o] = bias[co] + sum over ci, k of x[n, ci, o s - p + k d] K[co, ci, k], ci in co's group.
+// conv, and matmul, which is one of 1x1: out[n, co, o] = bias[co] + sum over ci, k of x[n, ci, o s - p + k d]
+// K[co, ci, k], ci in co's group.
 namespace upweave {
 namespace {
 
@@ -95,6 +96,29 @@ Shape conv_param_shape(const Graph& graph, const Node& node, size_t slot) {
   Shape shape = {c_out, in[1] / groups};
   shape.insert(shape.end(), extents.begin(), extents.end());
   return shape;
+}
+
+Shape matmul_shape(const Graph& graph, const Node& node) {
+  const Shape &in = shape_of(graph, node, 0), &matrix = shape_of(graph, node, kKernel);
+  if (matrix.size() != 2 || matrix[1] != in[1]) {
+    throw invalid("{} has shape {}; for {} channels it must be (C_out, {})", kernel_name(graph, node),
+                  to_string(matrix), in[1], in[1]);
+  }
+  check_conv_words(graph, node, matrix[0]);
+  Shape shape = in;
+  shape[1] = matrix[0];
+  return shape;
+}
+
+Shape matmul_param_shape(const Graph& graph, const Node& node, size_t slot) {
+  if (slot == kBias) return {shape_of(graph, node, kKernel)[0]};
+  const std::string& name = graph[node.in[slot]].name;
+  if (!node.attrs.has("channels"))
+    throw invalid("the shape of {} is missing: give the tensor, or write its size as in 'matmul {} 64'", name,
+                  name);
+  const int64_t c_out = node.attrs.ints("channels").front();
+  if (c_out < 1) throw invalid("out_channels is {}; it must be at least 1", c_out);
+  return {c_out, shape_of(graph, node, 0)[1]};
 }
 
 // Where tap k of output o reads along one axis, at [k * out + o]; -1 where that is a zero.
@@ -280,6 +304,7 @@ PlainConvGeometry plain_conv_geometry(const Node& node, const Shape& in, const S
   g.in.assign(in.begin() + 2, in.end());
   g.out.assign(node.shape.begin() + 2, node.shape.end());
   g.kernel.assign(kernel.begin() + 2, kernel.end());
+  g.kernel.resize(g.spatial, 1);  // a matrix has no extents
   g.stride = attrs.stride;
   g.padding = attrs.padding;
   g.dilation = attrs.dilation;
@@ -320,7 +345,20 @@ std::vector<Operation> ops_conv() {
   conv.bound = conv_bound;
   conv.reach = [](const Node&) { return Reach::kWindow; };
   conv.param_shape = conv_param_shape;
-  return {conv};
+
+  // A 1x1 convolution: its kernel has no extents.
+  Operation matmul = conv;
+  matmul.id = Op::kMatmul;
+  matmul.name = "matmul";
+  matmul.summary = "a matrix (C_out, C_in) times the channels of each voxel, and a bias";
+  matmul.example = "matmul weight bias";
+  matmul.args = {{.name = "weights", .kind = Arg::Kind::kTensor, .required = true},
+                 {.name = "bias", .kind = Arg::Kind::kTensor},
+                 {.name = "channels", .kind = Arg::Kind::kInts, .single = true}};
+  matmul.shape = matmul_shape;
+  matmul.reach = [](const Node&) { return Reach::kChannels; };
+  matmul.param_shape = matmul_param_shape;
+  return {conv, matmul};
 }
 
 }  // namespace upweave

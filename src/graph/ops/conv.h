@@ -14,7 +14,8 @@ struct PlainConvAttrs {
 PlainConvAttrs plain_conv_attrs(const Node& node, size_t spatial);
 
 // Per spatial axis: output o collects tap k of input i = o*stride - padding + k*dilation; `border` says what
-// an i outside of the input is.
+// an i outside of the input is. A matmul's is that of a convolution of 1x1.
+inline bool is_plain_conv(const Node& node) { return is(node, Op::kConv) || is(node, Op::kMatmul); }
 struct PlainConvGeometry : ConvGeometry {
   Border border = Border::kZeros;
 };

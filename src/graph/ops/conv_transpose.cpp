@@ -349,13 +349,13 @@ void check_conv_tables(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (!is(node, Family::kConvolution)) continue;
     const size_t spatial = spatial_rank(shape_of(graph, node, 0));
-    if (!is(node, Op::kConv)) {
+    if (!is_plain_conv(node)) {
       int64_t all = 1;
       for (const int64_t s : conv_attrs(node, spatial).stride) all *= s;  // each conv's is checked
       phases += all;
     }
     const Shape& kernel = shape_of(graph, node, kKernel);
-    for (size_t a = 0; a < spatial; ++a) extents += kernel[a + 2];
+    for (size_t a = 2; a < kernel.size(); ++a) extents += kernel[a];
   }
   if (phases > kMaxPhases) {
     throw invalid("the strides of all transposed convolutions make {} phases; there may be {}", phases,

@@ -7,7 +7,7 @@
 #include "graph/limits.h"
 
 // Operations that put elements in other places and compute nothing, and upsample, whose linear form weighs
-// neighbours.
+// neighbours, and glu, which joins two elements of one value.
 namespace upweave {
 namespace {
 
@@ -169,13 +169,46 @@ void upsample_evaluate(const Node& node, Inputs in, Tensor& out) {
                      [&](int64_t o, int64_t i, double w) { out.data[o] += w * in[0]->data[i]; });
 }
 
-// Weights are quotients of whole numbers: with each axis' quotient, their products and the sums a term has at
-// most 12 roundings.
+// Weights are quotients of whole numbers: with each axis' quotient, their products and the sum a term has at
+// most 16 roundings.
 void upsample_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
   if (!upsample_attrs(node, spatial_rank(out.shape)).linear) return move_bound(node, in, out, rounding);
   std::ranges::fill(out.err, 0.0);
   for_each_neighbour(node, in[0]->shape, out.shape, [&](int64_t o, int64_t i, double w) {
-    out.err[o] += w * (in[0]->err[i] + 12 * rounding.unit * std::fabs(in[0]->data[i]));
+    out.err[o] += w * (in[0]->err[i] + 16 * rounding.unit * std::fabs(in[0]->data[i]));
+  });
+}
+
+// The first half of the channels, each times the sigmoid of its partner in the second.
+Shape glu_shape(const Graph& graph, const Node& node) {
+  Shape shape = shape_of(graph, node, 0);
+  if (shape[1] % 2 != 0) throw invalid("glu meets {} channels; their number must be even", shape[1]);
+  shape[1] /= 2;
+  return shape;
+}
+
+// Calls f(output offset, offset of the value, offset of its gate).
+template <class F>
+void for_each_gate(const Tensor& out, F f) {
+  const int64_t half = out.shape[0] == 0 ? 1 : count(out.shape) / out.shape[0];  // of a sample
+  for (int64_t o = 0; o < count(out.shape); ++o) f(o, o / half * half + o, (o / half + 1) * half + o);
+}
+
+double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
+
+void glu_evaluate(const Node&, Inputs in, Tensor& out) {
+  for_each_gate(out, [&](int64_t o, int64_t x, int64_t gate) {
+    out.data[o] = in[0]->data[x] * sigmoid(in[0]->data[gate]);
+  });
+}
+
+// A sigmoid moves by a quarter of what its argument does.
+void glu_bound(const Node&, Inputs in, Tensor& out, const Rounding& rounding) {
+  for_each_gate(out, [&](int64_t o, int64_t x, int64_t gate) {
+    const double y = sigmoid(in[0]->data[gate]);
+    const double moved = std::min(1.0, 0.25 * in[0]->err[gate] + 4 * rounding.unit * y);
+    out.err[o] = in[0]->err[x] * (y + moved) + std::fabs(in[0]->data[x]) * moved +
+                 2 * rounding.unit * std::fabs(out.data[o]);
   });
 }
 
@@ -248,12 +281,16 @@ Shape shuffle_factors(const Node& node, size_t spatial) { return per_axis(node, 
 
 // The place of output o is o (I - 1) / (O - 1) with corners, else (o + 1/2) / scale - 1/2, but not below 0.
 LinearTap linear_tap(int64_t o, int64_t extent, int64_t scale, bool corners) {
-  // o (I - 1) has more than 64 bits where extents have 40.
-  const __int128 place =
-      corners ? static_cast<__int128>(o) * (extent - 1) : std::max<int64_t>(0, 2 * o + 1 - scale);
   LinearTap tap{0, 0, 0, corners ? std::max<int64_t>(1, extent * scale - 1) : 2 * scale};
-  tap.lo = static_cast<int64_t>(place / tap.whole);
-  tap.part = static_cast<int64_t>(place % tap.whole);
+  const auto split = [&](auto place) {
+    tap.lo = static_cast<int64_t>(place / tap.whole);
+    tap.part = static_cast<int64_t>(place % tap.whole);
+  };
+  if (corners) {
+    split(static_cast<__int128>(o) * (extent - 1));  // extents may have 40 bits
+  } else {
+    split(std::max<int64_t>(0, 2 * o + 1 - scale));
+  }
   tap.hi = std::min(tap.lo + 1, extent - 1);
   return tap;
 }
@@ -343,7 +380,15 @@ std::vector<Operation> ops_moves() {
   unshuffle.summary = "C channels become C r^axes channels of 1/r of the extents";
   unshuffle.example = "pixel_unshuffle 2";
   unshuffle.shape = unshuffle_shape;
-  return {cat, pad, crop, upsample, shuffle, unshuffle};
+
+  Operation glu =
+      row(Op::kGlu, "glu", "the first half of the channels times the sigmoid of the second", "glu channel");
+  glu.args = {{.name = "axis", .kind = Arg::Kind::kWord, .required = true, .words = {"channel"}}};
+  glu.shape = glu_shape;
+  glu.evaluate = glu_evaluate;
+  glu.bound = glu_bound;
+  glu.ops_per_element = 16;
+  return {cat, pad, crop, upsample, shuffle, unshuffle, glu};
 }
 
 }  // namespace upweave

@@ -51,6 +51,14 @@ class Move {
   Move(const Node& node, const std::vector<Shape>& operands);
 
   Source source(const Place& to) const;
+  // Along a row of the result: elements `period` apart lie `step` apart in their operand. The ends that pad
+  // adds are apart from this: `inside` is the row without them.
+  int64_t period() const { return op_ == Op::kUpsample || op_ == Op::kPixelShuffle ? step_[3] : 1; }
+  int64_t step() const { return op_ == Op::kPixelUnshuffle ? step_[3] : 1; }
+  std::pair<int64_t, int64_t> inside(int64_t width) const {
+    if (op_ != Op::kPad) return {0, width};
+    return {-begin_[3], extents_[0][3] - begin_[3]};
+  }
   double value() const { return value_; }  // of what is outside
 
  private:

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 // layer_norm, batch_norm, group_norm, instance_norm: y = (x - mean) / sqrt(var + eps) * weight + bias, with
-// the biased variance of each set; and the pieces that rewrites split them into.
+// the biased variance of each set; rms_norm, whose mean is 0; batch_norm_given, whose statistics are given;
+// and the pieces that rewrites split norms into.
 namespace upweave {
 namespace {
 
@@ -72,17 +74,25 @@ void apply(const Node& node, const NormSets& sets, const Moments& m, const Tenso
   }
 }
 
+// mean(x^2) where a variance would be: layer norm of values whose mean is zero.
+Moments squares_of(const NormSets& sets, const std::vector<double>& x) {
+  Moments m{std::vector<double>(sets.sets), std::vector<double>(sets.sets)};
+  for (size_t i = 0; i < x.size(); ++i) m.var[sets.of(i)] += x[i] * x[i] / static_cast<double>(sets.size);
+  return m;
+}
+
 void norm_evaluate(const Node& node, Inputs in, Tensor& out) {
   const NormSets sets = norm_sets(node, in[0]->shape);
   apply(node, sets, moments_of(sets, in[0]->data), in[1], in[2], *in[0], out);
 }
 
 // With e the error of x and u the unit: the mean moves by dm = mean(e) + 16u mean|x|, each deviation by
-// di = ei + dm, the variance by dv = mean(2 |x - m| di + di^2) + 16u var.
-Moments moments_error(const NormSets& sets, const Moments& m, const Tensor& x, double u) {
+// di = ei + dm, the variance by dv = mean(2 |x - m| di + di^2) + 16u var. A mean that is 0 does not move.
+Moments moments_error(const NormSets& sets, const Moments& m, const Tensor& x, double u,
+                      bool zero_mean = false) {
   const double n = static_cast<double>(sets.size);
   Moments error{std::vector<double>(sets.sets), std::vector<double>(sets.sets)};
-  for (size_t i = 0; i < x.data.size(); ++i)
+  for (size_t i = 0; !zero_mean && i < x.data.size(); ++i)
     error.mean[sets.of(i)] += (x.err[i] + 16 * u * std::fabs(x.data[i])) / n;
   for (size_t i = 0; i < x.data.size(); ++i) {
     const int64_t s = sets.of(i);
@@ -96,9 +106,10 @@ Moments moments_error(const NormSets& sets, const Moments& m, const Tensor& x, d
 void norm_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
   const Tensor& x = *in[0];
   const NormSets sets = norm_sets(node, x.shape);
-  const Moments m = moments_of(sets, x.data);
+  const bool rms = is(node, Op::kRmsNorm);
+  const Moments m = rms ? squares_of(sets, x.data) : moments_of(sets, x.data);
   const double n = static_cast<double>(sets.size), u = rounding.unit, eps = norm_eps(node);
-  const auto [dm, dv] = moments_error(sets, m, x, u);
+  const auto [dm, dv] = moments_error(sets, m, x, u, rms);
   for (size_t i = 0; i < out.data.size(); ++i) {
     const int64_t s = sets.of(i), c = affine_index(sets, i);
     const double left = m.var[s] + eps - dv[s], rstd = 1 / std::sqrt(std::max(left, eps));
@@ -149,14 +160,50 @@ void normalize_evaluate(const Node& node, Inputs in, Tensor& out) {
   apply(node, sets, m, in[2], in[3], *in[0], out);
 }
 
-// y = x / sqrt(mean(x^2) + eps) * weight + bias: layer norm of values whose mean is zero.
+// y = x / sqrt(mean(x^2) + eps) * weight + bias
 void rms_evaluate(const Node& node, Inputs in, Tensor& out) {
   const NormSets sets = norm_sets(node, in[0]->shape);
-  Moments m{std::vector<double>(sets.sets), std::vector<double>(sets.sets)};
-  for (size_t i = 0; i < in[0]->data.size(); ++i) {
-    m.var[sets.of(i)] += in[0]->data[i] * in[0]->data[i] / static_cast<double>(sets.size);
+  apply(node, sets, squares_of(sets, in[0]->data), in[1], in[2], *in[0], out);
+}
+
+// Given statistics: mean, variance, weight and bias have a value a channel each.
+Shape given_shape(const Graph& graph, const Node& node) {
+  const Shape& x = shape_of(graph, node, 0);
+  for (size_t slot = 1; slot < node.in.size(); ++slot) {
+    if (node.in[slot] == kNone || shape_of(graph, node, slot) == Shape{x[1]}) continue;
+    throw invalid("{} of batch_norm_given has shape {}; it must hold {} values", node.op->args[slot - 1].name,
+                  to_string(shape_of(graph, node, slot)), x[1]);
   }
-  apply(node, sets, m, in[1], in[2], *in[0], out);
+  if (const double eps = norm_eps(node); !(eps >= 0) || std::isinf(eps))
+    throw invalid("eps of batch_norm_given is {}; it must be a number that is not negative", eps);
+  return x;
+}
+
+void given_evaluate(const Node& node, Inputs in, Tensor& out) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  apply(node, sets, {in[1]->data, in[2]->data}, in[3], in[4], *in[0], out);
+}
+
+// As written or as x s + t, s = weight / sqrt(var + eps), t = bias - mean s: the terms x s, mean s and bias
+// are rounded, and 1/sqrt(var + eps) moves relatively by half of what var + eps does.
+void given_bound(const Node& node, Inputs in, Tensor& out, const Rounding& rounding) {
+  const NormSets sets = norm_sets(node, in[0]->shape);
+  const double u = rounding.unit, eps = norm_eps(node);
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    const int64_t c = affine_index(sets, static_cast<int64_t>(i));
+    const double x = in[0]->data[i], mean = in[1]->data[c], var = in[2]->data[c] + eps;
+    const double dv = in[2]->err[c] + u * (std::fabs(in[2]->data[c]) + eps), left = var - dv;
+    if (!(left > 0)) {
+      out.err[i] = std::numeric_limits<double>::infinity();
+      continue;
+    }
+    const double rstd = 1 / std::sqrt(left), weight = in[3] ? std::fabs(in[3]->data[c]) : 1;
+    const double terms = (std::fabs(x) + std::fabs(mean)) * rstd, relative = dv / (2 * left) + 6 * u;
+    double err = ((in[0]->err[i] + in[1]->err[c]) * rstd + terms * relative) * weight;
+    if (in[3]) err += terms * in[3]->err[c];
+    if (in[4]) err += in[4]->err[c] + 2 * u * std::fabs(in[4]->data[c]);
+    out.err[i] = err + 2 * u * std::fabs(out.data[i]);
+  }
 }
 
 Reach norm_reach(const Node& node) {
@@ -192,10 +239,10 @@ NormAttrs norm_attrs(const Node& node) {
   auto integer = [&](std::string_view name, int64_t fallback) {
     return node.attrs.has(name) ? node.attrs.ints(name).front() : fallback;
   };
-  return {.axes = is(node, Op::kBatchNorm)      ? "batch"
-                  : is(node, Op::kInstanceNorm) ? "instance"
-                  : is(node, Op::kGroupNorm)    ? "group"
-                                                : std::string_view(node.attrs.word("axes")),
+  return {.axes = is(node, Op::kBatchNorm) || is(node, Op::kBatchNormGiven) ? "batch"
+                  : is(node, Op::kInstanceNorm)                             ? "instance"
+                  : is(node, Op::kGroupNorm)                                ? "group"
+                                             : std::string_view(node.attrs.word("axes")),
           .groups = integer("groups", 0),
           .count = integer("count", 1),
           .eps = node.attrs.real_or("eps", 1e-5)};
@@ -257,11 +304,21 @@ std::vector<Operation> ops_norms() {
           "instance_norm weight bias", {}),
   };
 
-  Operation rms = row(Op::kRmsNorm, "rms_norm", "x / sqrt(mean(x^2) + eps) over channels", "rms_norm channel",
-                      {where, trailing});
+  Operation rms = row(Op::kRmsNorm, "rms_norm",
+                      "x / sqrt(mean(x^2) + eps) over channels at each voxel, or over the last axes",
+                      "rms_norm channel weight", {where, trailing});
   rms.evaluate = rms_evaluate;
-  rms.bound = nullptr;
-  rms.internal = true;
+
+  Operation given = row(Op::kBatchNormGiven, "batch_norm_given",
+                        "norm of each channel with given statistics, as batch norm in inference",
+                        "batch_norm_given mean var weight bias",
+                        {{.name = "mean", .kind = Arg::Kind::kTensor, .required = true},
+                         {.name = "var", .kind = Arg::Kind::kTensor, .required = true}});
+  given.shape = given_shape;
+  given.evaluate = given_evaluate;
+  given.bound = given_bound;
+  given.reach = [](const Node&) { return Reach::kPoint; };
+  given.param_shape = nullptr;
 
   const std::vector<std::string_view> sets = {"batch", "instance", "group"};
   Operation moments{.id = Op::kMoments, .family = Family::kNorm, .name = "moments"};
@@ -320,6 +377,7 @@ std::vector<Operation> ops_norms() {
   normalize.internal = true;
 
   ops.push_back(rms);
+  ops.push_back(given);
   ops.push_back(moments);
   ops.push_back(adjust);
   ops.push_back(normalize);

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/checked.h"
 #include "graph/operation.h"
 
-// What rewrites compute from parameters alone, when weights are packed.
+// What is computed from parameters alone, when weights are packed: by rewrites, and weight_norm.
 namespace upweave {
 namespace {
 
@@ -77,6 +79,46 @@ void pool_taps(const Node& node, Inputs in, Tensor& out) {
   });
 }
 
+// g v / |v|, the length over all axes but the first.
+Shape weight_norm_shape(const Graph& graph, const Node& node) {
+  const Shape &v = shape_of(graph, node, 0), &g = shape_of(graph, node, 1);
+  if (!graph[node.in[0]].of_parameters)
+    throw invalid("weight_norm meets a value of shape {}; it is for parameters", to_string(v));
+  if (count(g) != v[0])
+    throw invalid("g of weight_norm has shape {}; it must hold {} values", to_string(g), v[0]);
+  return v;
+}
+
+double length(const double* v, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += v[i] * v[i];
+  return std::sqrt(sum);
+}
+
+void weight_norm(const Node&, Inputs in, Tensor& out) {
+  const int64_t rows = out.shape[0], n = count(out.shape) / rows;
+  for (int64_t r = 0; r < rows; ++r) {
+    const double* v = in[0]->data.data() + r * n;
+    const double scale = in[1]->data[r] / length(v, n);
+    for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = v[i] * scale;
+  }
+}
+
+// |v| moves by |ev| at most; sums of squares round in 16 units.
+void weight_norm_bound(const Node&, Inputs in, Tensor& out, const Rounding& rounding) {
+  const int64_t rows = out.shape[0], n = count(out.shape) / rows;
+  for (int64_t r = 0; r < rows; ++r) {
+    const double size = length(in[0]->data.data() + r * n, n), moved = length(in[0]->err.data() + r * n, n);
+    const double left = size - moved, g = std::fabs(in[1]->data[r]);
+    for (int64_t k = r * n; k < (r + 1) * n; ++k) {
+      const double v = std::fabs(in[0]->data[k]), ev = in[0]->err[k];
+      out.err[k] = left > 0 ? (g * (ev + v * moved / size) + in[1]->err[r] * (v + ev)) / left +
+                                  16 * rounding.unit * std::fabs(out.data[k])
+                            : std::numeric_limits<double>::infinity();
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Operation> ops_weights() {
@@ -98,7 +140,21 @@ std::vector<Operation> ops_weights() {
                {.name = "padding", .kind = Arg::Kind::kInts, .prefix = "p"}};
   taps.shape = pooled_shape;
   taps.evaluate = pool_taps;
-  return {centre, taps};
+
+  Operation norm = centre;
+  norm.id = Op::kWeightNorm;
+  norm.name = "weight_norm";
+  norm.summary = "g v / |v| of a parameter v, the length over all axes but the first";
+  norm.example = "param v | weight_norm g";
+  norm.args = {{.name = "g", .kind = Arg::Kind::kTensor, .required = true}};
+  norm.shape = weight_norm_shape;
+  norm.param_shape = [](const Graph& graph, const Node& node, size_t) {
+    return Shape{shape_of(graph, node, 0)[0]};
+  };
+  norm.evaluate = weight_norm;
+  norm.bound = weight_norm_bound;
+  norm.internal = false;
+  return {centre, taps, norm};
 }
 
 }  // namespace upweave

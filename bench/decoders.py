@@ -4,6 +4,8 @@ installed is left out."""
 import torch
 from torch import nn
 
+import zoo  # noqa: F401 -- torchvision can be imported after it, whichever build of PyTorch it was made for
+
 
 class Sam(nn.Module):
     """The upscaling of SAM's mask decoder."""
@@ -64,6 +66,20 @@ def dcgan():
     return nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
 
 
+class Vae(nn.Module):
+    """The decoder of Stable Diffusion's AutoencoderKL."""
+
+    def __init__(self):
+        super().__init__()
+        from diffusers import AutoencoderKL
+
+        whole = AutoencoderKL(3, 3, ["DownEncoderBlock2D"] * 4, ["UpDecoderBlock2D"] * 4, (128, 256, 512, 512), 2)
+        self.post_quant_conv, self.decoder = whole.post_quant_conv, whole.decoder
+
+    def forward(self, x):
+        return self.decoder(self.post_quant_conv(x))
+
+
 # How it is built, and its input on a GPU and on a CPU.
 DECODERS = {
     "SAM upscaling": (Sam, (8, 256, 64, 64), (1, 256, 64, 64)),
@@ -73,6 +89,7 @@ DECODERS = {
     "MONAI UNet": (monai_unet, (2, 1, 128, 128, 128), (1, 1, 64, 64, 64)),
     "MONAI DynUNet": (dynunet, (2, 1, 128, 128, 128), (1, 1, 64, 64, 64)),
     "DCGAN generator": (dcgan, (256, 100, 1, 1), (16, 100, 1, 1)),
+    "AutoencoderKL decoder": (Vae, (4, 4, 64, 64), (1, 4, 16, 16)),
 }
 
 

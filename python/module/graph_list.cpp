@@ -11,6 +11,7 @@ Object attribute(const Attributes& attrs, const Arg& arg) {
     case Arg::Kind::kInts:
       return Object(tuple_from(attrs.ints(arg.name)));
     case Arg::Kind::kWord:
+    case Arg::Kind::kSlices:
       return own(PyUnicode_FromString(attrs.word(arg.name).c_str()));
     case Arg::Kind::kFlag:
       return own(PyBool_FromLong(attrs.flag(arg.name)));
@@ -27,7 +28,8 @@ Object row(const Node& node) {
   }
   const Object attributes = own(PyDict_New());
   for (const Arg& arg : node.op->args) {
-    if (arg.kind == Arg::Kind::kTensor || !node.attrs.has(arg.name)) continue;
+    if (arg.kind == Arg::Kind::kTensor || arg.kind == Arg::Kind::kValues || !node.attrs.has(arg.name))
+      continue;
     const Object value = attribute(node.attrs, arg);
     if (PyDict_SetItemString(attributes.get(), std::string(arg.name).c_str(), value.get()) != 0) {
       throw PythonError();

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import textwrap
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Callable
 
 import torch
@@ -20,45 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from as_eager import Mode
+from random_program import Program, shrink  # noqa: F401
 
 MOST = 6000  # elements of a value
-HEAD = "import torch, torch.nn as nn, torch.nn.functional as F\n"
-
-
-@dataclass
-class Program:
-    seed: int
-    mode: Mode
-    layers: list[str] = field(default_factory=list)  # self.name = expression
-    arguments: list[tuple[str, str]] = field(default_factory=list)  # name, expression
-    body: list[str] = field(default_factory=list)
-    returns: list[str] = field(default_factory=list)
-    form: str = "tuple"
-    inner: tuple[int, ...] = ()  # arguments that arrive with a history
-    training: bool = True
-
-    def source(self) -> str:
-        names = ", ".join(name for name, _ in self.arguments)
-        result = {"one": self.returns[0], "tuple": "(" + "".join(f"{r}, " for r in self.returns) + ")",
-                  "list": "[" + ", ".join(self.returns) + "]",
-                  "dict": "{" + ", ".join(f'"{i}": {r}' for i, r in enumerate(self.returns)) + "}"}[self.form]
-        layers = "".join(f"        self.{line}\n" for line in self.layers)
-        body = textwrap.indent("\n".join(self.body), "        ")
-        made = "".join(f"    {name} = {expression}\n" for name, expression in self.arguments)
-        return (f"{HEAD}\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n{layers}\n"
-                f"    def forward(self, {names}):\n{body}\n        return {result}\n\n"
-                f"def arguments():\n{made}    return {names},\n")
-
-    def make(self, data: int = 0) -> tuple[nn.Module, tuple]:
-        space: dict[str, Any] = {"__name__": "program"}
-        exec(self.source(), space)
-        torch.manual_seed(self.seed + data)
-        model = space["Model"]().train(self.training)
-        return model, space["arguments"]()
-
-    def __str__(self) -> str:
-        return (f"seed {self.seed}, {self.mode}, {'train' if self.training else 'eval'}"
-                f"{f', arguments {self.inner} with a history' if self.inner else ''}\n{self.source()}")
 
 
 def overlaps(t: Tensor) -> bool:
@@ -232,10 +195,44 @@ class Writer:
                       and all(t.shape[2:]))
         if v is None:
             return False
-        t = self.space[v]
-        made = self.layer("k", f"nn.Conv{t.dim() - 2}d({t.shape[1]}, {self.random.choice((2, 4))}, "
-                               f"{self.random.choice((1, 3))}, padding=1)")
+        r, t = self.random, self.space[v]
+        axes, groups = t.dim() - 2, 2 if t.shape[1] % 2 == 0 and r.random() < 0.2 else 1
+        kernel = [r.choice((1, 2, 3, 3)) for _ in range(axes)]
+        words = [f"{t.shape[1]}", f"{r.choice((2, 4))}", f"{tuple(kernel)}"]
+        words += [f"padding={r.choice((0, 1, 1, 2))}" if r.random() < 0.8 else "padding='same'"]
+        words += [f"stride={r.choice((2, 3))}"] if r.random() < 0.3 and "same" not in words[-1] else []
+        words += [f"dilation={r.choice((2, 3))}"] if r.random() < 0.2 else []
+        words += [f"groups={groups}"] if groups > 1 else []
+        words += [f"padding_mode='{r.choice(('reflect', 'replicate', 'circular'))}'"] if r.random() < 0.15 and not self.learns else []
+        words += ["bias=False"] if r.random() < 0.3 else []
+        made = self.layer("k", f"nn.Conv{axes}d({', '.join(words)})")
+        if r.random() < 0.1 and self.mode.grad != "double":
+            wrapped = f"{made[5:]} = torch.nn.utils.parametrizations.weight_norm(self.{made[5:]})"
+            exec(f"self.{wrapped}", self.space)
+            self.program.layers.append(wrapped)
         return self.put(f"{made}({v})")
+
+    def network(self) -> bool:
+        """What lies between convolutions: skips, cats, parts, larger images."""
+        r, v = self.random, self.pick(lambda t: t.dim() in (3, 4, 5) and t.dtype == torch.float32 and all(t.shape))
+        if v is None:
+            return False
+        t = self.space[v]
+        axes, half = t.dim() - 2, max(1, t.shape[1] // 2)
+        alike = self.tensors(lambda o: o.dim() == t.dim() and o.shape[2:] == t.shape[2:] and o.shape[0] == t.shape[0]
+                             and o.dtype == t.dtype)
+        other = r.choice(alike)
+        mode = ("linear", "bilinear", "trilinear")[axes - 1]
+        if not self.learns and r.random() < 0.1:
+            return self.put(r.choice((f"F.pad({v}, (2, 1), mode='reflect')", f"F.pad({v}, (1, 1), mode='replicate')")))
+        return self.put(r.choice((
+            f"torch.cat(({v}, {other}), 1)", f"torch.cat(({other}, {v}.relu(), {v}), dim=1)", f"{v} + {other}",
+            f"torch.cat({v}.split({half}, 1)[::-1], 1)", f"{v}[:, :{half}]", f"{v}[..., 1:-1]", f"{v}[:, {half}:] * 2",
+            f"F.glu({v}, 1)", f"F.pad({v}, (1, 2))", f"F.pad({v}, (-1, 1), value=0.5)", f"F.prelu({v}, torch.tensor([0.2]))",
+            f"F.interpolate({v}, scale_factor=2, mode='nearest')", f"F.interpolate({v}, scale_factor=2, mode='{mode}')",
+            f"F.interpolate({v}, scale_factor=2, mode='{mode}', align_corners=True)", f"F.pixel_shuffle({v}, 2)",
+            f"F.pixel_unshuffle({v}, 2)", f"{v} + torch.sin({v} * 0.7).pow(2) / 0.7", f"{v} * {v}.mean({tuple(range(2, axes + 2))}, "
+            "keepdim=True).sigmoid()")))
 
     def activation(self) -> bool:
         v = self.pick()
@@ -459,7 +456,7 @@ class Writer:
     def write_all(self) -> Program:
         r, program = self.random, self.program
         self.start()
-        choices = [(self.convolution, 12), (self.other_convolution, 2), (self.activation, 22), (self.norm, 10),
+        choices = [(self.convolution, 12), (self.other_convolution, 12), (self.network, 14), (self.activation, 22), (self.norm, 10),
             (self.pool, 8),
                    (self.reduction, 8), (self.view, 22), (self.operand, 18), (self.cast, 3), (self.change, 40),
                    (self.functional, 1.5)]
@@ -486,31 +483,3 @@ class Writer:
 
 def generate(seed: int, pure: bool = False) -> Program:
     return Writer(seed, pure).write_all()
-
-
-def shrink(program: Program, fails: Callable[[Program], bool], seconds: float = 30) -> Program:
-    """A program with fewer lines and results that still fails."""
-    end = time.monotonic() + seconds
-
-    def attempt(candidate: Program) -> bool:
-        if time.monotonic() > end or not candidate.returns:
-            return False
-        try:
-            return fails(candidate)
-        except Exception:  # it no longer runs at all
-            return False
-
-    moved = True
-    while moved and time.monotonic() < end:
-        moved = False
-        for part in ("returns", "body", "layers"):
-            for i in reversed(range(len(getattr(program, part)))):
-                lines = getattr(program, part)
-                candidate = replace(program, **{part: lines[:i] + lines[i + 1:]})
-                if attempt(candidate):
-                    program, moved = candidate, True
-        used = "\n".join(program.body + program.returns)
-        kept = [a for a in program.arguments if a[0] in used or any(a[0] in e for _, e in program.arguments)]
-        if len(kept) < len(program.arguments) and attempt(replace(program, arguments=kept)):
-            program, moved = replace(program, arguments=kept), True
-    return program

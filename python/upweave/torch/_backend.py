@@ -131,7 +131,8 @@ def take(graph: GraphModule, chosen: Mapping[str, Any]) -> list[Found]:
 
     def pays(found: Found) -> Optional[str]:
         reason = _judge.pays(found)
-        return reason if chosen["take"] == "paying" and not chosen["autotune"] else None
+        judged = chosen["take"] == "paying" and not chosen["autotune"]
+        return reason if judged or not found.theirs else None  # without a prediction no engine can do it
 
     return rewrite(graph, weights or (), options, pays)
 

@@ -72,7 +72,7 @@ class _Growth:
                     ordered = True
                     self.outside.add(node)
                 if self._reads(node):
-                    self.why[node] = "it draws random numbers, or changes something"
+                    self.why[node] = "it drops at random" if "dropout" in node.name else "it must be done in its order"
             elif _is_extent(node):
                 if self._depends(node):
                     self.outside.add(node)
@@ -99,7 +99,7 @@ class _Growth:
                 translate(region, node)
             except NotCovered:
                 heads = [n for n in node.all_input_nodes if n in region.values and not region.values[n].deep
-                         and region.values[n].id not in region.inputs]
+                         and region.inputs.get(region.values[n].id) is not n]
                 if not heads or not (is_convolution(node) or self._reads(node)):
                     raise
                 kept = {n: region.values.pop(n) for n in heads}  # as they are outside
@@ -191,7 +191,7 @@ def _find(seed: Node, wanted: frozenset[Node], weights: frozenset[Node], options
     found, cuts = Found(seed), set()
     while True:
         growth = _Growth(seed, wanted, weights, cuts)
-        if seed not in growth.region.values:
+        if seed not in growth.region.values or growth.region.values[seed].id in growth.region.inputs:
             found.refused = growth.why.get(seed, "it depends on what is left")
             return found
         part = _Part(growth)

@@ -88,6 +88,10 @@ def report(model: Callable, *inputs: Any, options: Optional[Mapping[str, Any]] =
         return graph.forward
 
     model = _copy(getattr(model, "_orig_mod", model))
-    with torch.no_grad():
-        torch.compile(lambda *a, **k: model(*a, **k), backend=aot_autograd(fw_compiler=record))(*inputs, **keywords)
+    try:
+        with torch.no_grad():
+            torch.compile(lambda *a, **k: model(*a, **k), backend=aot_autograd(fw_compiler=record))(*inputs, **keywords)
+    except RuntimeError:  # PyTorch's operators do not run all graphs that Inductor compiles
+        if not result.graphs:
+            raise
     return result

@@ -1,6 +1,7 @@
 #pragma once
 // The laws of convolutions, as law_cases.h has those of everything else.
 #include "law_cases.h"
+#include "random_pipeline.h"
 
 namespace upweave::law_cases {
 
@@ -49,6 +50,18 @@ inline std::vector<Case> conv_firing_cases() {
       {"crop-before-pointwise", "conv_transpose kernel | add t | relu | crop 1:-1",
        "conv_transpose kernel | add t | crop 1:-1 | relu"},
       {"crop-conv", "conv_transpose kernel s2 p1 | crop 1:-2x0:", "conv_transpose kernel s2 p2x1 out8x13"},
+
+      {"given-norm", "relu | batch_norm_given m v w b",
+       "param v | norm_scale w as v1 | param m | norm_shift @v1 bias=b as v2 | @input | relu | mul @v1 | add "
+       "@v2"},
+      {"given-norm", "relu | add t | batch_norm_given m v eps=0.001",
+       "param v | norm_scale eps=0.001 as v1 | param m | norm_shift @v1 before=t as v2 | @input | relu | mul "
+       "@v1 | add @v2"},
+      {"conv-as-transposed",
+       "matmul w",
+       "param w | flip 2 as v1 | @input | conv_transpose @v1 out6x7",
+       "",
+       {{"input", {2, 4, 6, 7}}, {"w", {5, 4}}}},
 
       {"scale-into-weights", "conv_transpose kernel s2 | mul t",
        "param kernel | scale_channels t as v1 | @input | conv_transpose @v1 s2"},
@@ -104,6 +117,7 @@ inline std::vector<Case> conv_refusing_cases() {
        "no other reader"},
       {"crop-before-pointwise", "mul @input | crop 1:-1", "", "the operand is the same over space"},
       {"crop-conv", "conv_transpose kernel as y | crop 1:-1 out c | @y", "", "no other reader"},
+      {"given-norm", "batch_norm w b", "", "statistics are given"},
       {"scale-into-weights", "conv_transpose kernel as y | mul t out z | @y", "", "no other reader"},
       {"scale-into-weights", "conv_transpose kernel | mul 2", "", "a value a channel among the parameters"},
       {"scale-into-weights", "conv_transpose kernel | relu | mul t", "", "right behind a convolution"},
@@ -128,6 +142,71 @@ inline std::vector<Case> conv_refusing_cases() {
        "no groups",
        {{"input", {2, 4, 6, 7}}, {"kernel", {4, 4, 3, 3}}, {"next", {8, 2, 1, 1}}}},
   };
+}
+
+// Two or three convolutions with what the laws of this file meet around them; all tensors are small.
+inline std::pair<std::string, Shapes> random_convolutions(testing::Random& rng) {
+  const size_t spatial = static_cast<size_t>(rng.integer(1, 2));
+  Shape at = {rng.integer(1, 2), rng.pick<int64_t>({2, 4})};
+  for (size_t a = 0; a < spatial; ++a) at.push_back(rng.integer(4, 7));
+  Shapes shapes = {{"input", at}};
+  std::string text;
+  int names = 0;
+  const auto say = [&](const std::string& stage) { text += (text.empty() ? "" : " | ") + stage; };
+  const auto name = [&](const char* what) { return what + std::to_string(names++); };
+  const int64_t convolutions = rng.integer(1, 3);
+  for (int64_t i = 0; i < convolutions; ++i) {
+    if (rng.chance(0.3)) say("upsample 2 nearest");
+    if (rng.chance(0.3)) say(rng.pick<std::string>({"pad 1", "pad 2 e0", "pad 1 reflect", "pad 1 value=3"}));
+    const int64_t channels = rng.pick<int64_t>({2, 4, 8}), k = rng.pick<int64_t>({1, 1, 3, 3, 2});
+    const int64_t groups = rng.chance(0.2) ? 2 : 1;
+    const std::string kernel = name("kernel");
+    std::string stage;
+    if (rng.chance(0.15)) {
+      stage = "matmul " + kernel;
+    } else if (rng.chance(0.25)) {
+      stage = fmt::format("conv_transpose {} {} k{} s{} p{} g{}", kernel, channels, k, rng.integer(1, 2),
+                          (k - 1) / 2, groups);
+    } else {
+      const int64_t d = k == 3 && rng.chance(0.2) ? 2 : 1;
+      stage = fmt::format("conv {} {}{} k{} s{} p{} d{} g{} {}", kernel,
+                          rng.chance(0.3) ? name("bias") + " " : "", channels, k,
+                          rng.pick<int64_t>({1, 1, 1, 2}), rng.integer(0, 2), d, groups,
+                          rng.pick<std::string>({"zeros", "zeros", "reflect", "replicate", "circular"}));
+    }
+    // Padding of 2 cannot be reflected or a kernel not fit everywhere: such a stage is left out.
+    const std::string before = text;
+    say(stage);
+    Shapes known = shapes;
+    if (stage.starts_with("matmul")) {
+      const Graph so_far = before.empty() ? Graph{} : infer(parse_text(before), shapes);
+      const int64_t c_in = before.empty() ? at[1] : so_far[so_far.output].shape[1];
+      known[kernel] = {channels, c_in};
+    }
+    try {
+      infer(parse_text(text), known);
+      shapes = known;
+    } catch (const Error&) {
+      text = before;
+      continue;
+    }
+    if (rng.chance(0.2)) say("mul " + name("scale"));
+    if (rng.chance(0.2)) say("add " + name("shift"));
+    if (rng.chance(0.2)) say(fmt::format("batch_norm_given {} {}", name("mean"), name("var")));
+    if (rng.chance(0.2)) say("relu");
+    if (channels >= 4 && spatial == 2 && rng.chance(0.3)) say("pixel_shuffle 2");
+    const std::string uncropped = text;
+    if (rng.chance(0.3)) {
+      say(rng.pick<std::string>({"crop 1:", "crop :-1", "crop 1:-1"}));
+      try {
+        infer(parse_text(text), shapes);
+      } catch (const Error&) {
+        text = uncropped;
+      }
+    }
+  }
+  if (text.empty()) text = "relu";
+  return {text, shapes};
 }
 
 }  // namespace upweave::law_cases

@@ -273,7 +273,7 @@ TEST(CudaStreams, DepthStreamingMeetsItsInputs) {
 // Batch norm's convolution at the document's size: 158 of 170 lines of taps meet the input, 17 rows of 18
 // count.
 TEST(CudaStreams, BatchNormGoesByLine) {
-  const ConvGeometry g{2, 512, 64, 128, 1, {32, 32}, {34, 34}, {5, 5}, {1, 1}, {1, 1}, {1, 1}};
+  const ConvGeometry g{2, 512, 64, 128, 1, {32, 32}, {34, 34}, {5, 5}, {1, 1}, {1, 1}, {1, 1}, {1, 1}};
   for (const bool exact : {false, true}) {
     std::string why;
     EpilogueNeeds needs;

@@ -227,7 +227,8 @@ TEST(CudaTiles, ScalesFit) {
 }
 
 TEST(CudaTiles, DocumentsUseAllRows) {
-  ConvGeometry g{3, 2, 32, 64, 1, {16, 32, 32}, {32, 64, 64}, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
+  ConvGeometry g{3,         2,         32,        64,        1,        {16, 32, 32}, {32, 64, 64},
+                 {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   std::string why;
   EpilogueNeeds needs;
   needs.store_phases = 2;
@@ -239,7 +240,7 @@ TEST(CudaTiles, DocumentsUseAllRows) {
 }
 
 TEST(CudaTiles, RefusesWhatItCannotTile) {
-  ConvGeometry g{2, 1, 8, 8, 2, {8, 8}, {16, 16}, {3, 3}, {2, 2}, {1, 1}, {1, 1}};
+  ConvGeometry g{2, 1, 8, 8, 2, {8, 8}, {16, 16}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}};
   std::string why;
   EXPECT_FALSE(choose_schedule(g, {}, why));
   EXPECT_NE(why.find("groups"), std::string::npos);

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "graph/operation.h"
-#include "graph/ops/conv_transpose.h"
+#include "graph/ops/conv.h"
 #include "graph/ops/norms.h"
 #include "plan/parts.h"
 

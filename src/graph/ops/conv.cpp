@@ -308,6 +308,7 @@ PlainConvGeometry plain_conv_geometry(const Node& node, const Shape& in, const S
   g.stride = attrs.stride;
   g.padding = attrs.padding;
   g.dilation = attrs.dilation;
+  g.step = Shape(g.spatial, 1);
   g.border = attrs.border;
   return g;
 }

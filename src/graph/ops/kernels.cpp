@@ -22,7 +22,8 @@ int64_t groups_of(const Node& node) {
 }
 
 // conv's kernel (C_out, C_in/groups, K...) as the transposed convolution's (C_in, C_out/groups, K...): of
-// each group the channels change places, and taps come in the opposite order.
+// each group the channels change places, and taps come in the opposite order. With `axes`, a matrix (C_out,
+// C_in) gets as many spatial axes of one tap.
 Shape flip_shape(const Graph& graph, const Node& node) {
   Shape from = shape_of(graph, node, 0);
   if (node.attrs.has("axes")) {  // a matrix

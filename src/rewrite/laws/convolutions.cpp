@@ -230,8 +230,7 @@ std::optional<Graph> crop_into_conv(const Graph& graph, Id id, Firing& firing) {
 std::optional<Graph> split_given_norm(const Graph& graph, Id id, Firing& firing) {
   const Node& norm = graph[id];
   if (!is(norm, Op::kBatchNormGiven)) return std::nullopt;
-  const auto [x, weight, bias, mean, var] =
-      std::tuple(norm.in[0], norm.in[1], norm.in[2], norm.in[3], norm.in[4]);
+  const Id x = norm.in[0], mean = norm.in[1], var = norm.in[2], weight = norm.in[3], bias = norm.in[4];
   Id value = x, before = kNone;
   if (const Node& shift = graph[x]; is(shift, Op::kAdd) && is_channel_vector(graph, shift) &&
                                     only_user(graph, x) && shape_of(graph, shift, 1) == graph[mean].shape) {

@@ -191,6 +191,10 @@ inline ConvShape random_shape(Random& random) {
   s.groups = random.between(0, 3) == 0 ? random.between(2, 3) : 1;
   s.c_in = s.groups * random.between(1, random.between(0, 1) ? 6 : 40);
   s.c_out = s.groups * random.between(1, random.between(0, 1) ? 10 : 140);
+  const int64_t kind = random.between(0, 7);
+  if (kind == 0) s.groups = 1, s.c_in = random.between(60, 150);       // taps one by one
+  if (kind == 1) s.groups = s.c_in = s.c_out = random.between(2, 90);  // each channel by itself
+  if (kind == 2) s.groups = 1, s.c_out = random.between(1, 13);        // few output channels
   const int64_t rank = random.between(1, 3);
   for (int64_t a = 3 - rank; a < 3; ++a) {
     s.kernel[a] = random.between(1, 5);

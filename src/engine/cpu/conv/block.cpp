@@ -17,9 +17,9 @@ using V = hn::Vec<D>;
 
 // 16 registers hold 6x2 accumulators, two vectors of weights and the broadcast; 32 hold 6x4, four and two.
 #if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
-constexpr int kPanelVectors = 2;
+constexpr int kVectors = 2, kRows[kPanelVectors] = {12, 6};
 #else
-constexpr int kPanelVectors = 4;
+constexpr int kVectors = 4, kRows[kPanelVectors] = {12, 12, 8, 6};
 #endif
 
 template <int R, int N>
@@ -32,16 +32,21 @@ HWY_ATTR void Product(const BlockProduct& p) {
   const int64_t depth = p.depth, ahead = p.ahead;
   for (int64_t i = 0; i < p.products; ++i) {
     V acc[R][N];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
+      const float* out = p.out[r] + i * p.out_next;
 #pragma GCC unroll 4
-      for (int c = 0; c < N; ++c) acc[r][c] = hn::Zero(d);
+      for (int c = 0; c < N; ++c) {
+        acc[r][c] = !p.resume            ? hn::Zero(d)
+                    : whole || c + 1 < N ? hn::LoadU(d, out + c * lanes)
+                                         : hn::MaskedLoad(tail, d, out + c * lanes);
+      }
     }
     for (int64_t s = 0; s < p.segments; ++s) {
       const int64_t offset = p.offsets[s] + i * p.rows_next;
       w += p.skips[s];
       const float* HWY_RESTRICT row[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) row[r] = p.rows[r] + offset;
 #pragma GCC unroll 4
       for (int64_t k = 0; k < depth; ++k) {
@@ -51,7 +56,7 @@ HWY_ATTR void Product(const BlockProduct& p) {
 #pragma GCC unroll 4
         for (int c = 0; c < N; ++c) __builtin_prefetch(w + c * lanes + ahead, 0, 2);
         w += N * lanes;
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
           const V a = hn::Set(d, row[r][k]);
 #pragma GCC unroll 4
@@ -59,7 +64,7 @@ HWY_ATTR void Product(const BlockProduct& p) {
         }
       }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       float* out = p.out[r] + i * p.out_next;
 #pragma GCC unroll 4
@@ -73,28 +78,21 @@ HWY_ATTR void Product(const BlockProduct& p) {
   }
 }
 
-template <int R>
+template <int R, int N = 1>
 HWY_ATTR void AnyProduct(const BlockProduct& p) {
-  const int lanes = static_cast<int>(hn::Lanes(D()));
-  switch ((p.columns + lanes - 1) / lanes) {
-    case 1:
-      return Product<R, 1>(p);
-    case 2:
-      return Product<R, 2>(p);
-#if HWY_TARGET != HWY_SSSE3 && HWY_TARGET != HWY_SSE4 && HWY_TARGET != HWY_AVX2
-    case 3:
-      return Product<R, 3>(p);
-    case 4:
-      return Product<R, 4>(p);
-#endif
+  if constexpr (N <= kVectors && R <= kRows[N - 1]) {
+    if (p.columns <= N * static_cast<int>(hn::Lanes(D()))) return Product<R, N>(p);
+    if constexpr (N < kVectors) AnyProduct<R, N + 1>(p);
   }
 }
 
 HWY_ATTR const BlockOps& GetBlockOps() {
   static const BlockOps ops = {
       static_cast<int>(hn::Lanes(D())),
-      kPanelVectors,
-      {AnyProduct<1>, AnyProduct<2>, AnyProduct<3>, AnyProduct<4>, AnyProduct<5>, AnyProduct<6>},
+      kVectors,
+      {kRows[0], kRows[1], kRows[2], kRows[3]},
+      {AnyProduct<1>, AnyProduct<2>, AnyProduct<3>, AnyProduct<4>, AnyProduct<5>, AnyProduct<6>,
+       AnyProduct<7>, AnyProduct<8>, AnyProduct<9>, AnyProduct<10>, AnyProduct<11>, AnyProduct<12>},
       hwy::TargetName(HWY_TARGET)};
   return ops;
 }

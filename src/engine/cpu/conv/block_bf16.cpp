@@ -27,16 +27,19 @@ UPWEAVE_BF16 void product(const BlockProduct& p) {
   constexpr int kLanes = 16;
   __m512 acc[R][N];
   const __mmask16 tail = static_cast<__mmask16>((1u << (p.columns - (N - 1) * kLanes)) - 1);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < N; ++c) acc[r][c] = _mm512_setzero_ps();
+    for (int c = 0; c < N; ++c) {
+      acc[r][c] = p.resume ? _mm512_maskz_loadu_ps(c + 1 < N ? 0xffff : tail, p.out[r] + c * kLanes)
+                           : _mm512_setzero_ps();
+    }
   }
   const float* __restrict w = p.weights;
   for (int64_t s = 0; s < p.segments; ++s) {
     w += p.skips[s];
     const float* __restrict row[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) row[r] = p.rows[r] + p.offsets[s];
 #pragma GCC unroll 4
     for (int64_t k = 0; k < p.depth; ++k) {
@@ -44,7 +47,7 @@ UPWEAVE_BF16 void product(const BlockProduct& p) {
 #pragma GCC unroll 4
       for (int c = 0; c < N; ++c) b[c] = _mm512_loadu_ps(w + c * kLanes);
       w += N * kLanes;
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         const __m512 a = _mm512_set1_ps(row[r][k]);
 #pragma GCC unroll 4
@@ -52,7 +55,7 @@ UPWEAVE_BF16 void product(const BlockProduct& p) {
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < N - 1; ++c) _mm512_storeu_ps(p.out[r] + c * kLanes, acc[r][c]);
@@ -60,26 +63,25 @@ UPWEAVE_BF16 void product(const BlockProduct& p) {
   }
 }
 
-template <Pairs kPairs, int R>
+constexpr int kRows[kPanelVectors] = {12, 12, 8, 6};
+
+template <Pairs kPairs, int R, int N = 1>
 void any_product(const BlockProduct& p) {
-  switch ((p.columns + 15) / 16) {
-    case 1:
-      return product<kPairs, R, 1>(p);
-    case 2:
-      return product<kPairs, R, 2>(p);
-    case 3:
-      return product<kPairs, R, 3>(p);
-    case 4:
-      return product<kPairs, R, 4>(p);
+  if constexpr (R <= kRows[N - 1]) {
+    if (p.columns <= N * 16) return product<kPairs, R, N>(p);
+    if constexpr (N < kPanelVectors) any_product<kPairs, R, N + 1>(p);
   }
 }
 
 template <Pairs kPairs>
-constexpr BlockOps kOps = {16,
-                           4,
-                           {any_product<kPairs, 1>, any_product<kPairs, 2>, any_product<kPairs, 3>,
-                            any_product<kPairs, 4>, any_product<kPairs, 5>, any_product<kPairs, 6>},
-                           "AVX512_BF16"};
+constexpr BlockOps kOps = {
+    16,
+    kPanelVectors,
+    {kRows[0], kRows[1], kRows[2], kRows[3]},
+    {any_product<kPairs, 1>, any_product<kPairs, 2>, any_product<kPairs, 3>, any_product<kPairs, 4>,
+     any_product<kPairs, 5>, any_product<kPairs, 6>, any_product<kPairs, 7>, any_product<kPairs, 8>,
+     any_product<kPairs, 9>, any_product<kPairs, 10>, any_product<kPairs, 11>, any_product<kPairs, 12>},
+    "AVX512_BF16"};
 
 UPWEAVE_BF16 bool any_below(const uint16_t* data, int64_t n, uint16_t least) {
   const __m512i magnitude = _mm512_set1_epi16(0x7fff), one = _mm512_set1_epi16(1);

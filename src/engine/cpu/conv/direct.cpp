@@ -11,17 +11,30 @@
 
 namespace upweave::cpu {
 
-DirectConv::DirectConv(const ConvShape& shape, const BlockOps& ops, int64_t pair)
+namespace {
+
+// Weights of a panel beyond this leave the second-level cache before they are used again.
+constexpr int64_t kNearBytes = 512 << 10;
+// Tap by tap, each takes up sums from where the last one left them: worth it from so many products on.
+constexpr int64_t kLeastDepth = 64;
+// Up to so many positions, borders leave many blocks with rows to spare.
+constexpr int64_t kFewPositions = 256;
+
+}  // namespace
+
+DirectConv::DirectConv(const ConvShape& shape, const BlockOps& ops, int64_t pair, Lanes lanes)
     : shape_(shape),
       geometry_(shape),
       ops_(ops),
       pair_(pair),
-      channels_(shape.c_in / shape.groups),
-      depth_((channels_ + pair - 1) / pair),
-      columns_(shape.c_out / shape.groups) {
+      lanes_(lanes),
+      groups_(lanes == Lanes::kBoth ? 1 : shape.groups),
+      channels_(lanes == Lanes::kBoth ? 1 : shape.c_in / shape.groups),
+      depth_(lanes == Lanes::kInputs ? round_up(channels_, 16) : (channels_ + pair - 1) / pair),
+      columns_(shape.c_out / groups_) {
   const int64_t panel = ops_.lanes * ops_.panel_vectors;
   const int64_t padded = columns_ / panel * panel + round_up(columns_ % panel, ops_.lanes);
-  const int64_t tap_floats = shape.groups * depth_ * padded;
+  const int64_t tap_floats = groups_ * depth_ * padded;
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     phase_offset_.push_back(packed_floats_);
     packed_floats_ += taps(i) * tap_floats;
@@ -40,8 +53,12 @@ int64_t DirectConv::taps(int64_t phase) const {
 
 template <class F>
 void DirectConv::for_panels(F&& body) const {
-  const int64_t panel = ops_.lanes * ops_.panel_vectors;
-  for (int64_t group = 0; group < shape_.groups; ++group) {
+  int64_t panel = ops_.lanes * ops_.panel_vectors;
+  if (lanes_ == Lanes::kInputs) {  // 5 are 3 and 2
+    const int64_t panels = (columns_ + panel - 1) / panel;
+    panel = (columns_ + panels - 1) / panels;
+  }
+  for (int64_t group = 0; group < groups_; ++group) {
     for (int64_t first = 0; first < columns_; first += panel) {
       body(group, first, std::min(panel, columns_ - first));
     }
@@ -77,9 +94,25 @@ uint16_t least_input(const uint16_t* weights, int64_t n) {
 
 }  // namespace
 
+// A tap's weights of one panel: [depth][columns], or [columns][depth] where lanes are input channels.
+float* DirectConv::pack_tap(const double* tap, int64_t group, int64_t first, int64_t columns,
+                            float* to) const {
+  const int64_t volume = shape_.kernel[0] * shape_.kernel[1] * shape_.kernel[2];
+  if (lanes_ == Lanes::kInputs) {
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t k = 0; k < depth_; ++k) *to++ = element(tap, group, k, first + c, volume);
+    }
+    return to;
+  }
+  for (int64_t k = 0; k < depth_; ++k) {
+    for (int64_t c = 0; c < round_up(columns, ops_.lanes); ++c)
+      *to++ = element(tap, group, k, first + c, volume);
+  }
+  return to;
+}
+
 void DirectConv::pack(const double* kernel, void* packed, int threads) const {
   const Extents& size = shape_.kernel;
-  const int64_t volume = size[0] * size[1] * size[2];
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int64_t i = 0; i < geometry_.phases(); ++i) {
     const auto e = geometry_.phase(i);
@@ -89,11 +122,7 @@ void DirectConv::pack(const double* kernel, void* packed, int threads) const {
         for (const Tap& h : geometry_.residues[1][e[1]].taps) {
           for (const Tap& w : geometry_.residues[2][e[2]].taps) {
             const double* tap = kernel + (d.k * size[1] + h.k) * size[2] + w.k;
-            for (int64_t k = 0; k < depth_; ++k) {
-              for (int64_t c = 0; c < round_up(columns, ops_.lanes); ++c) {
-                *to++ = element(tap, group, k, first + c, volume);
-              }
-            }
+            to = pack_tap(tap, group, first, columns, to);
           }
         }
       }
@@ -148,6 +177,7 @@ void DirectConv::compute(const void* packed, const ConvInput& input, const ConvO
 void DirectConv::compute_phase(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
                                const AxisRun (&run)[3], float* output, const Extents& output_step,
                                void* scratch) const {
+  if (by_taps(phase, run)) return compute_by_taps(ops, packed, phase, input, run, output, output_step);
   const auto e = geometry_.phase(phase);
   AxisRun part[3];
   Taps taps[3];
@@ -168,12 +198,118 @@ void DirectConv::compute_phase(const BlockOps& ops, const void* packed, int64_t 
   split(split, 0);
 }
 
+Extents DirectConv::element_pitch(const ConvInput& input) const {
+  Extents pitch = pitch_of(input);
+  for (int64_t& p : pitch) p /= pair_;
+  return pitch;
+}
+
+// The first group's first channel of a run's positions.
+DirectConv::Rows DirectConv::rows_of(const ConvInput& input, const Extents& pitch, const AxisRun (&run)[3],
+                                     float* output, const Extents& output_step) const {
+  Rows rows = {static_cast<const float*>(input.data), output, {}, {}, {}};
+  for (int axis = 0; axis < 3; ++axis) {
+    rows.count[axis] = run[axis].count;
+    rows.in_step[axis] = shape_.step[axis] * pitch[axis];
+    rows.out_step[axis] = run[axis].every * output_step[axis];
+    rows.in += run[axis].j * rows.in_step[axis] - input.box.lo[axis] * pitch[axis];
+    rows.out += run[axis].first * output_step[axis];
+  }
+  return rows;
+}
+
+void DirectConv::multiply_rows(const BlockOps& ops, BlockProduct& p, const Rows& rows) {
+  const int64_t positions = rows.count[0] * rows.count[1] * rows.count[2], most = ops.most_rows(p.columns);
+  const float* in = rows.in;
+  float* out = rows.out;
+  int64_t d = 0, h = 0, w = 0;
+  for (int64_t done = 0; done < positions;) {
+    const int64_t n = std::min(most, positions - done);
+    for (int64_t r = 0; r < n; ++r) {
+      p.rows[r] = in;
+      p.out[r] = out;
+      in += rows.in_step[2];
+      out += rows.out_step[2];
+      if (++w < rows.count[2]) continue;
+      w = 0;
+      if (++h == rows.count[1]) h = 0, ++d;
+      in = rows.in + d * rows.in_step[0] + h * rows.in_step[1];
+      out = rows.out + d * rows.out_step[0] + h * rows.out_step[1];
+    }
+    ops.product[n - 1](p);
+    done += n;
+  }
+}
+
+bool DirectConv::by_taps(int64_t phase, const AxisRun (&run)[3]) const {
+  if (lanes_ != Lanes::kOutputs || depth_ < kLeastDepth || taps(phase) < 2) return false;
+  const int64_t positions = run[0].count * run[1].count * run[2].count;
+  if (positions < 2 * kBlockRows) return false;
+  const int64_t panel = std::min<int64_t>(columns_, int64_t{ops_.lanes} * ops_.panel_vectors);
+  if (taps(phase) * depth_ * panel * int64_t{sizeof(float)} > kNearBytes) return true;
+  if (positions > kFewPositions) return false;
+  const auto e = geometry_.phase(phase);
+  for (int axis = 0; axis < 3; ++axis) {  // is there a border?
+    const AxisPart part =
+        next_part(geometry_.residues[axis][e[axis]], run[axis], shape_.step[axis], shape_.in[axis]);
+    if (part.count < run[axis].count) return true;
+  }
+  return false;
+}
+
+void DirectConv::compute_by_taps(const BlockOps& ops, const void* packed, int64_t phase,
+                                 const ConvInput& input, const AxisRun (&run)[3], float* output,
+                                 const Extents& output_step) const {
+  const auto e = geometry_.phase(phase);
+  const Extents pitch = element_pitch(input);
+  const Rows all = rows_of(input, pitch, run, output, output_step);
+  for (int64_t d = 0; d < all.count[0]; ++d) {
+    for (int64_t h = 0; h < all.count[1]; ++h) {
+      for (int64_t w = 0; w < all.count[2]; ++w) {
+        std::fill_n(all.out + d * all.out_step[0] + h * all.out_step[1] + w * all.out_step[2], shape_.c_out,
+                    0.0f);
+      }
+    }
+  }
+  const int64_t zero = 0;
+  BlockProduct p;
+  p.offsets = p.skips = &zero;
+  p.segments = 1;
+  p.depth = depth_;
+  p.weights = static_cast<const float*>(packed) + phase_offset_[phase];
+  p.resume = true;
+  for_panels([&](int64_t group, int64_t first, int64_t columns) {
+    p.columns = static_cast<int>(columns);
+    auto reach = [&](auto& self, int axis, const Rows& rows) -> void {
+      if (axis == 3) {
+        multiply_rows(ops, p, rows);
+        p.weights += depth_ * round_up(columns, ops_.lanes);
+        return;
+      }
+      for (const Tap& tap : geometry_.residues[axis][e[axis]].taps) {
+        // Outputs i of the run with 0 <= (j + i)*step + shift < in.
+        const int64_t step = shape_.step[axis], at = run[axis].j * step + tap.shift;
+        const int64_t begin = at < 0 ? (-at + step - 1) / step : 0,
+                      end = at < shape_.in[axis] ? (shape_.in[axis] - at + step - 1) / step : 0;
+        Rows part = rows;
+        part.count[axis] = std::max<int64_t>(0, std::min(end, run[axis].count) - begin);
+        part.in += begin * rows.in_step[axis] + tap.shift * pitch[axis];
+        part.out += begin * rows.out_step[axis];
+        self(self, axis + 1, part);
+      }
+    };
+    Rows rows = all;
+    rows.in += group * depth_;
+    rows.out += group * columns_ + first;
+    reach(reach, 0, rows);
+  });
+}
+
 void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
                               const AxisRun (&run)[3], const Taps (&taps)[3], float* output,
                               const Extents& output_step, void* scratch) const {
   const auto e = geometry_.phase(phase);
-  Extents pitch = pitch_of(input);  // of elements
-  for (int64_t& p : pitch) p /= pair_;
+  const Extents pitch = element_pitch(input);
   const std::vector<Tap>*all[3], &wide = geometry_.residues[2][e[2]].taps;
   for (int axis = 0; axis < 3; ++axis) all[axis] = &geometry_.residues[axis][e[axis]].taps;
   int64_t *offsets = static_cast<int64_t*>(scratch), *order = offsets + max_taps_, segments = 0;
@@ -186,16 +322,6 @@ void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t p
       }
     }
   }
-  const float* in0 = static_cast<const float*>(input.data);
-  Extents in_step, out_step;
-  for (int axis = 0; axis < 3; ++axis) {
-    in_step[axis] = shape_.step[axis] * pitch[axis];
-    in0 += run[axis].j * in_step[axis] - input.box.lo[axis] * pitch[axis];
-    output += run[axis].first * output_step[axis];
-    out_step[axis] = run[axis].every * output_step[axis];
-  }
-  const int64_t positions = run[0].count * run[1].count * run[2].count;
-
   BlockProduct p;
   p.offsets = offsets;
   p.segments = segments;
@@ -203,30 +329,16 @@ void DirectConv::compute_part(const BlockOps& ops, const void* packed, int64_t p
   p.weights = static_cast<const float*>(packed) + phase_offset_[phase];
   int64_t* skips = order + max_taps_;
   p.skips = skips;
+  const Rows positions = rows_of(input, pitch, run, output, output_step);
   for_panels([&](int64_t group, int64_t first, int64_t columns) {
     p.columns = static_cast<int>(columns);
     const int64_t tap_floats = depth_ * round_up(columns, ops_.lanes);
     for (int64_t s = 0; s < segments; ++s)
       skips[s] = (order[s] - (s > 0 ? order[s - 1] + 1 : 0)) * tap_floats;
-    int64_t d = 0, h = 0, w = 0;
-    const float* in = in0 + group * depth_;
-    float* out = output + group * columns_ + first;
-    for (int64_t done = 0; done < positions;) {
-      const int64_t rows = std::min<int64_t>(kBlockRows, positions - done);
-      for (int64_t r = 0; r < rows; ++r) {
-        p.rows[r] = in;
-        p.out[r] = out;
-        in += in_step[2];
-        out += out_step[2];
-        if (++w < run[2].count) continue;
-        w = 0;
-        if (++h == run[1].count) h = 0, ++d;
-        in = in0 + d * in_step[0] + h * in_step[1] + group * depth_;
-        out = output + d * out_step[0] + h * out_step[1] + group * columns_ + first;
-      }
-      ops.product[rows - 1](p);
-      done += rows;
-    }
+    Rows rows = positions;
+    rows.in += lanes_ == Lanes::kBoth ? first : group * depth_;
+    rows.out += group * columns_ + first;
+    multiply_rows(ops, p, rows);
     p.weights += this->taps(phase) * tap_floats;
   });
 }
@@ -238,13 +350,31 @@ double DirectConv::products_per_output() const {
 }
 
 std::string DirectConv::describe() const {
-  return fmt::format("direct {} sums, {} positions x {} channels in registers, {}, {:.4g} products an output",
-                     pair_ == 1 ? "float32" : "bfloat16 dot product", kBlockRows,
-                     ops_.panel_vectors * ops_.lanes, ops_.name, products_per_output());
+  const int64_t columns = std::min<int64_t>(round_up(columns_, ops_.lanes), ops_.panel_vectors * ops_.lanes);
+  const char* vectors = lanes_ == Lanes::kInputs ? ", vectors of input channels"
+                        : lanes_ == Lanes::kBoth ? ", each channel by itself"
+                                                 : "";
+  return fmt::format(
+      "direct {} sums{}, {} positions x {} channels in registers, {}, {:.4g} products an output",
+      pair_ == 1 ? "float32" : "bfloat16 dot product", vectors, ops_.most_rows(columns), columns, ops_.name,
+      products_per_output());
+}
+
+Lanes direct_lanes(const ConvShape& shape) {
+  if (shape.groups > 1 && shape.groups == shape.c_in && shape.groups == shape.c_out) return Lanes::kBoth;
+  // Which fills its vectors better: with few output channels the other way adds lanes in the end.
+  const double inputs = static_cast<double>(shape.c_in) / static_cast<double>(round_up(shape.c_in, 16)),
+               outputs = static_cast<double>(shape.c_out) / 16;
+  return shape.groups == 1 && 0.8 * inputs > outputs ? Lanes::kInputs : Lanes::kOutputs;
 }
 
 std::unique_ptr<ConvKernel> make_direct_conv(const ConvShape& shape) {
-  return std::make_unique<DirectConv>(shape, block_ops(), 1);
+  const Lanes lanes = direct_lanes(shape);
+  return std::make_unique<DirectConv>(shape,
+                                      lanes == Lanes::kInputs ? dot_block_ops()
+                                      : lanes == Lanes::kBoth ? depthwise_block_ops()
+                                                              : block_ops(),
+                                      1, lanes);
 }
 
 std::unique_ptr<ConvKernel> make_bf16_conv(const ConvShape& shape) {

@@ -10,13 +10,20 @@
 
 namespace upweave::cpu {
 
+// What the lanes of a vector are: output channels; input channels, where output channels are few; channels
+// that are both, where each group has one.
+enum class Lanes { kOutputs, kInputs, kBoth };
+Lanes direct_lanes(const ConvShape& shape);  // of float32 tiles
+
 class DirectConv final : public ConvKernel {
  public:
   // An element of the tile is a float (pair 1), or a pair of bfloat16 channels (2).
-  DirectConv(const ConvShape& shape, const BlockOps& ops, int64_t pair);
+  DirectConv(const ConvShape& shape, const BlockOps& ops, int64_t pair, Lanes lanes = Lanes::kOutputs);
 
   Dtype input_type() const override { return pair_ == 1 ? Dtype::kF32 : Dtype::kBF16; }
-  int64_t channels_in() const override { return round_up(shape_.c_in, pair_); }
+  int64_t channels_in() const override {
+    return round_up(shape_.c_in, lanes_ == Lanes::kOutputs ? pair_ : 16);
+  }
   int64_t channels_out() const override { return round_up(shape_.c_out, 16); }
   Extents tile_quantum() const override { return shape_.stride; }
   Box input_box(const Box& output) const override { return cpu::input_box(geometry_, output, {1, 1, 1}); }
@@ -47,11 +54,27 @@ class DirectConv final : public ConvKernel {
   };
   void compute_phase(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
                      const AxisRun (&run)[3], float* output, const Extents& output_step, void* scratch) const;
+  // Tap by tap over all of a phase's outputs that it reaches, so that its weights stay near and borders split
+  // no block; the sums' bits are the same.
+  bool by_taps(int64_t phase, const AxisRun (&run)[3]) const;
+  void compute_by_taps(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
+                       const AxisRun (&run)[3], float* output, const Extents& output_step) const;
+  // Positions, and how far apart they are.
+  struct Rows {
+    const float* in;
+    float* out;
+    Extents count, in_step, out_step;
+  };
+  static void multiply_rows(const BlockOps& ops, BlockProduct& p, const Rows& rows);
+  Rows rows_of(const ConvInput& input, const Extents& pitch, const AxisRun (&run)[3], float* output,
+               const Extents& output_step) const;
+  Extents element_pitch(const ConvInput& input) const;
   // The outputs of `run`, all of which read real inputs through `taps`.
   void compute_part(const BlockOps& ops, const void* packed, int64_t phase, const ConvInput& input,
                     const AxisRun (&run)[3], const Taps (&taps)[3], float* output, const Extents& output_step,
                     void* scratch) const;
   float element(const double* tap, int64_t group, int64_t k, int64_t c, int64_t volume) const;
+  float* pack_tap(const double* tap, int64_t group, int64_t first, int64_t columns, float* to) const;
   template <class F>
   void for_panels(F&& body) const;
   const BlockOps& ops_for(const void* packed, const ConvInput& input, const Box& output) const;
@@ -62,8 +85,10 @@ class DirectConv final : public ConvKernel {
   ConvGeometry geometry_;
   const BlockOps& ops_;
   int64_t pair_;
-  // Of one group: input channels, the elements that hold them, output channels.
-  int64_t channels_, depth_, columns_;
+  Lanes lanes_;
+  // Of one group: input channels, the elements that hold them, output channels. Channels that are both make
+  // one group.
+  int64_t groups_, channels_, depth_, columns_;
   // Packed: for each phase, group and panel of output channels, the taps in order, each depth x width.
   std::vector<int64_t> phase_offset_;
   int64_t packed_floats_ = 0, max_taps_ = 0;

@@ -10,6 +10,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "engine/cpu/conv/sum_four-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace upweave::cpu {
 namespace HWY_NAMESPACE {
@@ -192,30 +194,6 @@ HWY_ATTR void Copy(const AxisPass& p, int n) {
   }
 }
 
-// The sums of four vectors' lanes, each in the same order.
-#if HWY_TARGET != HWY_SCALAR
-template <class DV>
-HWY_INLINE hn::Vec<hn::Full128<float>> AddBlocks(DV d, hn::Vec<DV> v) {
-  if constexpr (hn::MaxLanes(DV()) == 4) {
-    return v;
-  } else {
-    const hn::Half<DV> half;
-    return AddBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-  }
-}
-HWY_INLINE void SumFour(const V* v, float* sums) {
-  const D d;
-  const V even = hn::Add(hn::InterleaveLower(d, v[0], v[2]), hn::InterleaveUpper(d, v[0], v[2]));
-  const V odd = hn::Add(hn::InterleaveLower(d, v[1], v[3]), hn::InterleaveUpper(d, v[1], v[3]));
-  const V blocks = hn::Add(hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd));
-  hn::StoreU(hn::Abs(AddBlocks(d, blocks)), hn::Full128<float>(), sums);
-}
-#else
-HWY_INLINE void SumFour(const V* v, float* sums) {
-  for (int k = 0; k < 4; ++k) hn::StoreU(hn::Abs(v[k]), D(), sums + k);
-}
-#endif
-
 HWY_ATTR void Measure(const float* x, int64_t count, int64_t step, int64_t positions, float* sums,
                       float* squares) {
   const D d;
@@ -234,8 +212,8 @@ HWY_ATTR void Measure(const float* x, int64_t count, int64_t step, int64_t posit
         square[k] = hn::MulAdd(v, v, square[k]);
       }
     }
-    SumFour(sum, sums + p);
-    SumFour(square, squares + p);
+    sum_four::SumFour<true>(sum, sums + p);
+    sum_four::SumFour<true>(square, squares + p);
   }
 }
 

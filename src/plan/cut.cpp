@@ -1,10 +1,10 @@
-// Graphs with the shapes of one part.
+#include "plan/cut.h"
+
 #include <algorithm>
 
 #include "graph/operation.h"
 #include "graph/ops/conv.h"
 #include "graph/ops/norms.h"
-#include "plan/parts.h"
 
 namespace upweave {
 namespace {

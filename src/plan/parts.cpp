@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "graph/operation.h"
+#include "plan/cut.h"
 #include "plan/passes.h"
 #include "plan/places.h"
 

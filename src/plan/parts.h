@@ -10,21 +10,12 @@
 //     values in a *slot* of the workspace. There are as many slots as fit; the micro-batches that others have
 //     pushed out of theirs are computed again.
 // Results have the bits that all samples at once would have given.
-#include <optional>
-
 #include "plan/plan.h"
 
 namespace upweave {
 
 // Chooses the part, the places and, of large 16-bit values, whether they are stored or computed again.
 void choose_part(FusedPlan& plan, const Target& target, const Options& options);
-
-// One of `blocks` blocks of channels of one sample, or nothing where channels meet.
-std::optional<Part> cut_slices(const FusedPlan& whole, int64_t blocks);
-
-// So many samples, or nothing where a parameter varies along the batch, or what is computed is of one sample
-// for all.
-std::optional<Part> cut_samples(const FusedPlan& whole, int64_t samples);
 
 // A value of a 16-bit pipeline that is larger than `limit` is computed again by the passes that read it,
 // where each of them stays one sweep: storing it would take its memory, and the output cannot hold it.

@@ -6,8 +6,9 @@
     python bench/models.py --decoders          published decoders at the sizes that people run (bench/decoders.py)
     python bench/models.py --modules           a hundred small modules of other people (tests/python/zoo.py)
 
-Each contender's result is compared with float64 first; then they take turns, and medians are printed. `taken` counts our
-calls; `predicted` is what the backend expected of both where it had a choice."""
+Each contender's result is compared with float64 first; then they take turns, and medians are printed. PyTorch runs eagerly
+and by Inductor; `--layouts` adds both with channels-last inputs and weights, and `best` is the fastest of them. `taken` counts
+our calls, `inside` is the share of the convolutions' floating-point work that is in them; `--why` says where they stop."""
 
 import argparse
 import copy
@@ -99,10 +100,12 @@ def measure(name, build, arguments):
     options |= {"take": "all"} if arguments.all else {}
     options |= {"autotune": True} if arguments.autotune else {}
     ours = torch.compile(copy.deepcopy(model), backend="upweave", options=options, dynamic=False)
-    contenders = {"upweave": (ours, inputs), "inductor": (torch.compile(copy.deepcopy(model), dynamic=False), inputs)}
+    contenders = {"upweave": (ours, inputs), "eager": (copy.deepcopy(model), inputs),
+                  "inductor": (torch.compile(copy.deepcopy(model), dynamic=False), inputs)}
     if arguments.layouts:
-        contenders["inductor, channels last"] = (torch.compile(channels_last(copy.deepcopy(model)), dynamic=False),
-                                                 [last(x) for x in inputs])
+        turned = [last(x) for x in inputs]
+        contenders["eager, channels last"] = (channels_last(copy.deepcopy(model)), turned)
+        contenders["inductor, channels last"] = (torch.compile(channels_last(copy.deepcopy(model)), dynamic=False), turned)
     row, calls = {"name": name}, ut.statistics()
     for who, (run, given) in contenders.items():
         result = run(*given)
@@ -116,9 +119,16 @@ def measure(name, build, arguments):
         for who, (run, given) in contenders.items():
             times[who].append(seconds(run, given, device, arguments.budget))
     row |= {who: statistics.median(t) * 1e3 for who, t in times.items()}
-    best = min(row[who] for who in contenders if who != "upweave")
-    row["ratio"] = best / row["upweave"]
+    row["best"] = min((row[who], who) for who in contenders if who != "upweave")
+    row["ratio"] = row["best"][0] / row["upweave"]
+    row |= inside(model, inputs, options)
     return row
+
+
+def inside(model, inputs, options):
+    """The share of the convolutions' multiplications that is in our calls, and why it is not more."""
+    report = ut.report(model, *inputs, options=options)
+    return {"inside": report.share, "why": report.reasons}
 
 
 def main():
@@ -133,7 +143,8 @@ def main():
     parser.add_argument("--precision", default="", choices=("", "strict", "fast"))
     parser.add_argument("--all", action="store_true", help="take what is not predicted to pay, too")
     parser.add_argument("--autotune", action="store_true")
-    parser.add_argument("--layouts", action="store_true", help="Inductor on channels-last inputs and weights, too")
+    parser.add_argument("--layouts", action="store_true", help="PyTorch on channels-last inputs and weights, too")
+    parser.add_argument("--why", action="store_true", help="what is not in our calls, and why")
     parser.add_argument("--unchecked", action="store_true", help="without the comparison with float64")
     parser.add_argument("--json", help="write the rows here")
     parser.add_argument("--minutes", type=float, default=60, help="start no case after this long")
@@ -141,7 +152,7 @@ def main():
     rows, begin = [], time.time()
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
           + (f", {torch.cuda.get_device_name()}" if arguments.device == "cuda" else ""))
-    print(f"{'':34}{'taken':>6}{'upweave':>10}{'inductor':>10}{'ratio':>7}{'error':>10}{'theirs':>10}")
+    print(f"{'':24}{'taken':>6}{'inside':>8}{'upweave':>10}{'eager':>10}{'inductor':>10}{'best':>10}{'ratio':>7}{'error':>9}{'theirs':>9}")
     kind = modules if arguments.modules else published if arguments.decoders else chains
     for name, build in kind(arguments):
         words = [w for w in arguments.only.split(",") if w]
@@ -158,13 +169,16 @@ def main():
             print(f"{name}: {error}")
             continue
         rows.append(row)
-        print(f"{name:34}{row['taken']:6}{row['upweave']:10.3f}{row['inductor']:10.3f}{row['ratio']:7.2f}"
-              f"{row.get('upweave error', float('nan')):10.1e}{row.get('inductor error', float('nan')):10.1e}", flush=True)
+        print(f"{name:24}{row['taken']:6}{row['inside']:8.0%}{row['upweave']:10.3f}{row['eager']:10.3f}{row['inductor']:10.3f}"
+              f"{row['best'][0]:10.3f}{row['ratio']:7.2f}{row.get('upweave error', float('nan')):9.1e}"
+              f"{row.get('inductor error', float('nan')):9.1e}", flush=True)
+        for reason in row["why"] if arguments.why else ():
+            print(f"    {reason}")
         if arguments.json:
             Path(arguments.json).write_text(json.dumps(rows, indent=1))
     if rows:
         mean = statistics.geometric_mean(r["ratio"] for r in rows)
-        print(f"{len(rows)} cases: {mean:.2f} times Inductor in the geometric mean, least {min(r['ratio'] for r in rows):.2f}")
+        print(f"{len(rows)} cases: {mean:.2f} times PyTorch's best in the geometric mean, least {min(r['ratio'] for r in rows):.2f}")
 
 
 if __name__ == "__main__":

@@ -240,6 +240,12 @@ def _convolution(node: torch.fx.Node) -> Optional[_Convolution]:
                         any(hint(s) > 1 for s in node.args[3]))
 
 
+def flops(node: torch.fx.Node) -> float:
+    """Floating-point operations of a convolution."""
+    conv = _convolution(node)
+    return conv.flops if conv else 0.0
+
+
 class _Passes:
     """Which values lie in memory, and what the others are made of."""
 

@@ -10,8 +10,10 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
+from . import _peer
 from ._backend import calls, choose, take
 from ._regions import Found, describe
+from ._translate import is_convolution
 
 
 def _time(seconds: float) -> str:
@@ -23,6 +25,8 @@ class Graph:
     found: list[Found]
     covered: list[str]  # the nodes of each, in words
     left: list[str]  # the nodes that stay with PyTorch
+    flops: float = 0.0  # of all convolutions, and of those in calls
+    inside: float = 0.0
 
 
 @dataclass
@@ -46,14 +50,28 @@ class Report:
         """The operations that stay with PyTorch."""
         return [name for graph in self.graphs for name in graph.left]
 
+    @property
+    def share(self) -> float:
+        """The share of the convolutions' floating-point work that is in the calls."""
+        return sum(g.inside for g in self.graphs) / max(1.0, sum(g.flops for g in self.graphs))
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is not in a call, and why."""
+        found = [f for graph in self.graphs for f in graph.found]
+        left = [f"{describe(f.convolution)}: {f.refused}" for f in found if f.refused]
+        return left + [f"stops at {node}: {reason}" for f in found if not f.refused for node, reason in f.stopped]
+
     def __str__(self) -> str:
-        lines = [f"{len(self.graphs)} graph(s), {self.calls} Upweave call(s) a forward"]
+        lines = [f"{len(self.graphs)} graph(s), {self.calls} Upweave call(s) a forward"
+                 + (f", {self.share:.0%} of the convolutions' work" if any(g.flops for g in self.graphs) else "")]
         for number, graph in enumerate(self.graphs, 1):
             lines.append(f"graph {number}")
             for f, names in zip(graph.found, graph.covered):
                 times = f" (predicted {_time(f.ours)}, PyTorch {_time(f.theirs)})" if f.theirs else ""
                 if f.refused:
-                    lines.append(f"  {describe(f.convolution)}: left to PyTorch, because {f.refused}{times}")
+                    more = f" and {len(f.convolutions) - 1} more in one call" if len(f.convolutions) > 1 else ""
+                    lines.append(f"  {describe(f.convolution)}{more}: left to PyTorch, because {f.refused}{times}")
                     continue
                 lines += [f"  {f.text}{times}", f"    covers {names}"]
                 lines += [f"    stops at {node}: {reason}" for node, reason in f.stopped[:3]]
@@ -82,9 +100,12 @@ def report(model: Callable, *inputs: Any, options: Optional[Mapping[str, Any]] =
     def record(graph: GraphModule, _: Sequence[Any]) -> Callable:
         own = GraphModule(graph, copy.deepcopy(graph.graph))
         names = {node: describe(node) for node in own.graph.nodes}
+        work = {node: _peer.flops(node) for node in own.graph.nodes if is_convolution(node)}
         found = take(own, chosen)
         left = [names[n] for n in calls(own) if n in names]  # what the rewriting itself adds is not the model's
-        result.graphs.append(Graph(found, [", ".join(names[n] for n in f.nodes) for f in found], left))
+        inside = sum(work.get(n, 0.0) for f in found if not f.refused for n in f.nodes)
+        result.graphs.append(Graph(found, [", ".join(names[n] for n in f.nodes if n in names) for f in found], left,
+                                   sum(work.values()), inside))
         return graph.forward
 
     model = _copy(getattr(model, "_orig_mod", model))

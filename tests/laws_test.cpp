@@ -73,6 +73,8 @@ bool nan_may_go(std::string_view law, Fill fill) {
       {"join-convs", Fill::kInfInput},              // infinities of both signs between the two
       {"join-convs", Fill::kInfParams},             //
       {"join-convs", Fill::kInfTerms},              //
+      {"given-norm", Fill::kInfParams},             // statistics that are infinite
+      {"given-norm", Fill::kInfTerms},              //
       {"scale-into-weights", Fill::kNanParams},     // a factor of outputs that no tap reaches
       {"scale-into-weights", Fill::kInfParams},     //
       {"scale-into-weights", Fill::kInfTerms},      //
@@ -83,7 +85,7 @@ bool nan_may_go(std::string_view law, Fill fill) {
 // The laws under which a NaN may come: an infinite factor meets each tap, not their sum.
 bool nan_may_come(std::string_view law, Fill fill) {
   const bool infinite = fill == Fill::kInfParams || fill == Fill::kInfTerms;
-  return (law == "scale-into-weights" || law == "join-convs") && infinite;
+  return (law == "scale-into-weights" || law == "join-convs" || law == "given-norm") && infinite;
 }
 
 // How the reference itself rounds. Bounds allow a long sum 16 units, for engines combine partial sums in a

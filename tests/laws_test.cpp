@@ -72,6 +72,7 @@ bool nan_may_go(std::string_view law, Fill fill) {
       {"pad-into-conv", Fill::kInfTerms},           //
       {"join-convs", Fill::kInfInput},              // infinities of both signs between the two
       {"join-convs", Fill::kInfParams},             //
+      {"join-convs", Fill::kNanParams},             // a factor of outputs that no tap reaches
       {"join-convs", Fill::kInfTerms},              //
       {"given-norm", Fill::kInfParams},             // statistics that are infinite
       {"given-norm", Fill::kInfTerms},              //

@@ -233,12 +233,12 @@ TEST_P(CudaEmulation, MatchesTheReference) {
 
   // The kernel is of the kind that the case is meant for.
   const bool fast = c.precision == Precision::kFast;
-  const std::string kind = c.name == "random"                    ? ""
-                           : c.name.starts_with("sweep")         ? "planes go through a ring"
-                           : c.name.starts_with("line")          ? "line by line"
-                           : c.name.starts_with("whole")         ? "whole lines"
-                           : c.name.starts_with("relay") && fast ? "for the samples before"
-                                                                 : "kernel";
+  const std::string kind = c.name == "random" || c.name == "decoder" ? ""
+                           : c.name.starts_with("sweep")             ? "planes go through a ring"
+                           : c.name.starts_with("line")              ? "line by line"
+                           : c.name.starts_with("whole")             ? "whole lines"
+                           : c.name.starts_with("relay") && fast     ? "for the samples before"
+                                                                     : "kernel";
   EXPECT_NE(said.find(kind), std::string::npos);
   if (c.name.starts_with("sweep_abreast")) {
     EXPECT_NE(lowered.source.find("kRun = 4;\n  static constexpr int kSideBySide = 1;"), std::string::npos);
@@ -367,6 +367,25 @@ std::vector<Case> cases() {
   c.values = testing::Values::kNormal;
   c.dtype = Dtype::kBF16;
   all.push_back(c);
+  // Ordinary convolutions, moves and what else decoders have, by the general road and behind a convolution.
+  const Shape image = {2, 4, 5, 6};
+  for (const char* text :
+       {"conv kernel bias 6 k3x2 s1x2 p2x1 pe1x0 d1x2 g2 | relu as a | pad 1x2 e0x1 reflect | crop 1:x:-3 | "
+        "cat @a | matmul m n 8 | pixel_shuffle 2 | conv k b 3 k3 p1 circular",
+        "conv_transpose kernel bias 8 k2 s2 as y | upsample 2x1 linear corners | pad 1 replicate | glu "
+        "channel | "
+        "snake al be eps=0.5 | pixel_unshuffle 2 | upsample 2 linear | crop channels=1:-1",
+        "param v | weight_norm g as w | @input | conv @w p1 | batch_norm_given mean var bw bb eps=9 | pow 2 "
+        "as p | "
+        "upsample 2 nearest | rms_norm channel rw | rms_norm last | pad 0x1 value=0.25 | max_pool 2x1 | "
+        "snake s"}) {
+    Case decoder{"decoder", text, {{"input", image}, {"v", {6, 4, 3, 3}}}};
+    if (!std::string_view(text).starts_with("param")) decoder.shapes.erase("v");
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      decoder.dtype = dtype;
+      all.push_back(decoder);
+    }
+  }
   for (unsigned k = 0; k < 6; ++k) {
     const testing::RandomPipeline random = testing::random_pipeline(uint64_t{testing::fresh_seed()} + k);
     all.push_back({"random", random.text, random.shapes,

@@ -123,6 +123,29 @@ TEST(Limits, AreStatedInTheSentence) {
   EXPECT_HAS(refusal("add b", {{"input", {1, 4, 8}}, {"b", {int64_t{1} << 41}}}), "2^40 elements");
 }
 
+TEST(Limits, OfTheDecodersVocabulary) {
+  const Shapes line = {{"input", {1, 1, 4}}}, plane = {{"input", {1, 1, 4, 4}}};
+  EXPECT_HAS(refusal("conv k 1 k100000000 p100000000", line), "100000000 taps");
+  EXPECT_HAS(refusal("conv k 1 k2 d4611686018427387903", line), "dilation_w is 4611686018427387903");
+  EXPECT_HAS(refusal("conv k 1 k2 p549755813888", plane), "2^40 positions");
+  EXPECT_HAS(refusal(many("conv k 1 k100000 p100000", 3), line), "extents of 300000");
+  EXPECT_HAS(refusal("conv k b", {{"input", {1, 4, 5}}, {"k", {4}}}), "k has shape 4");
+  EXPECT_HAS(refusal("matmul k b", {{"input", {1, 4, 5}}, {"k", {4}}}), "k has shape 4");
+  EXPECT_HAS(refusal("param v | weight_norm g as k | @input | conv @k", line), "the shape of v is missing");
+  EXPECT_HAS(refusal("pad 1e12", line), "'1e12' is not a whole number");
+  EXPECT_HAS(refusal("pad 1000000000000", line), "2^40 elements");
+  EXPECT_HAS(refusal("upsample 1000000 linear corners", plane), "2^40 elements");
+  EXPECT_HAS(refusal("pixel_unshuffle 16777217", {{"input", {1, 1, 16777217}}}), "16777216 channels");
+  EXPECT_HAS(refusal("crop 99999999999999999999:", line), "does not take");
+  std::string cats = "cat @input";
+  for (int i = 0; i < 60; ++i) cats += " | cat @input @input";
+  EXPECT_EQ(refusal(cats, line), "");
+  // Extents of 2^39 are planned without a table of them.
+  EXPECT_EQ(refusal("pad 274877906940 | crop 5:-5 | conv k 1 k3 s1099511627776 | relu", line), "");
+  EXPECT_EQ(refusal("upsample 100000000000 linear corners | crop :4", line), "");
+  EXPECT_EQ(refusal("crop -9223372036854775808:9223372036854775807", line), "");
+}
+
 TEST(Limits, RanksAreCheckedBeforeTheyAreUsed) {
   EXPECT_HAS(refusal("conv_transpose kernel bias", {{"input", {1, 4, 5, 5}}, {"kernel", {4}}}),
              "kernel has shape 4");

@@ -42,9 +42,9 @@ TEST(Text, EveryExampleParsesAndPrintsItself) {
   for (const Operation* op : operations()) {
     if (op->id == Op::kInput || op->id == Op::kParam) continue;
     std::string text(op->example);
-    if (const size_t at = text.find('@'); at != text.npos)
+    if (const size_t at = text.find('@'); at != text.npos && text.find("@input") == text.npos)
       text = "relu as " + text.substr(at + 1, 1) + " | " + text;
-    if (op->of_weights) text += " as k | @input | add @k";
+    if (op->of_weights && op->internal) text += " as k | @input | add @k";
     EXPECT_EQ(reprint(text), text) << op->name;
     EXPECT_FALSE(op->summary.empty()) << op->name;
   }
@@ -74,10 +74,10 @@ TEST(Text, AnArgumentMayHaveSeveralValues) {
   EXPECT_EQ(last(graph).in.size(), 4u);
   EXPECT_EQ(print_text(graph), "relu as a | tanh as b | cat @a @input @a");
   EXPECT_EQ(reprint("input x y | cat @y"), "input x y | cat @y");
-  EXPECT_EQ(refusal("cat"), "column 1: cat needs values, as in 'cat @a'");
-  EXPECT_EQ(refusal("cat 3"), "column 5: cat does not take '3'; it is written as in 'cat @a'");
+  EXPECT_EQ(refusal("cat"), "column 1: cat needs values, as in 'cat @input'");
+  EXPECT_EQ(refusal("cat 3"), "column 5: cat does not take '3'; it is written as in 'cat @input'");
   EXPECT_EQ(refusal("cat values=@input"),
-            "column 5: cat does not take 'values=@input'; it is written as in 'cat @a'");
+            "column 5: cat does not take 'values=@input'; it is written as in 'cat @input'");
   std::string many = "cat";
   for (int i = 0; i < 10000; ++i) many += " @input";
   EXPECT_EQ(refusal(many), "column 1797: cat takes at most 256 values");

@@ -340,7 +340,7 @@ Move::Source Move::source(const Place& to) const {
 }
 
 std::vector<Operation> ops_moves() {
-  Operation cat = row(Op::kCat, "cat", "the value's channels, then those of other values", "cat @a");
+  Operation cat = row(Op::kCat, "cat", "the value's channels, then those of other values", "cat @input");
   cat.args = {{.name = "values", .kind = Arg::Kind::kValues, .required = true}};
   cat.shape = cat_shape;
 

@@ -145,7 +145,7 @@ std::vector<Operation> ops_weights() {
   norm.id = Op::kWeightNorm;
   norm.name = "weight_norm";
   norm.summary = "g v / |v| of a parameter v, the length over all axes but the first";
-  norm.example = "param v | weight_norm g";
+  norm.example = "param v | weight_norm g as w | @input | conv @w";
   norm.args = {{.name = "g", .kind = Arg::Kind::kTensor, .required = true}};
   norm.shape = weight_norm_shape;
   norm.param_shape = [](const Graph& graph, const Node& node, size_t) {

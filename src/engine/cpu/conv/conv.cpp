@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/cpu/conv/block.h"
 #include "engine/cpu/conv/dilated.h"
+#include "engine/cpu/conv/direct.h"
 #include "engine/cpu/conv/geometry.h"
 #include "engine/cpu/conv/toom_fit.h"
 
@@ -25,6 +26,10 @@ constexpr double kBoxBytes = 512 << 10;
 constexpr double kBf16Gain = 1.9;
 // Below this gain the direct kernel's sharper error bound and smaller weights are worth more.
 constexpr double kLeastGain = 1.1;
+// What a tile takes besides: it is looked at, and its steps begin and end.
+constexpr double kPerTile = 160;
+// From so many bytes on, transformed weights come from afar for each block of tiles.
+constexpr double kFarWeightBytes = 12 << 20, kFarWeights = 1.4;
 
 struct Choice {
   double cost = std::numeric_limits<double>::infinity();  // of one output position of every phase
@@ -53,9 +58,43 @@ bool exact_enough(const ToomAxis (&f)[3], Exactness exactness, int64_t c_in) {
   return six == 0 || transformed <= 2;
 }
 
-// Of one output: its terms, and what it takes to begin and store a sum.
-double direct_cost(const ToomAxis (&f)[3], double c_in, double out_vectors) {
-  return (f[0].taps * f[1].taps * f[2].taps * c_in / 0.97 + 8) * out_vectors;
+// Of one output: its terms, and what it takes to begin and store a sum. Few output channels load as much as
+// they multiply, and add lanes in the end; channels by themselves load more.
+double direct_cost(const ConvShape& shape, double taps) {
+  const int64_t lanes = block_ops().lanes;
+  switch (direct_lanes(shape)) {
+    case Lanes::kInputs: {
+      const double c_out = static_cast<double>(shape.c_out);
+      return taps * static_cast<double>(round_up(shape.c_in, 16) / 16) * (c_out + 1.2) + 20;
+    }
+    case Lanes::kBoth:
+      return (2.2 * taps + 3) * static_cast<double>(round_up(shape.c_out, lanes)) / 16;
+    case Lanes::kOutputs:
+      break;
+  }
+  // Each group has its own columns, in whole vectors.
+  const int64_t columns = round_up(shape.c_out * shape.blocks / shape.groups, lanes) * shape.groups;
+  const double c_in = static_cast<double>(shape.c_in / shape.groups);
+  return (taps * c_in / 0.97 + 8) * static_cast<double>(columns) / 16;
+}
+
+// The share of an axis' taps that reach the tensor, of all its outputs: direct sums leave out the others.
+double real_share(const ConvShape& shape, int axis) {
+  const int64_t k_end = shape.kernel[axis], out = shape.out[axis], step = shape.step[axis];
+  if (out > 4096 || k_end > 64 || shape.stride[axis] > 64) return 1;
+  int64_t real = 0, all = 0;
+  for (int64_t o = 0; o < out; ++o) {
+    for (int64_t k = 0; k < k_end; ++k) {
+      const int64_t i = o * step + shape.padding[axis] - k * shape.dilation[axis];
+      if (i % shape.stride[axis] != 0) continue;
+      ++all;
+      real += i >= 0 && i / shape.stride[axis] < shape.in[axis];
+    }
+  }
+  return all > 0 ? static_cast<double>(real) / static_cast<double>(all) : 1;
+}
+double real_share(const ConvShape& shape) {
+  return real_share(shape, 0) * real_share(shape, 1) * real_share(shape, 2);
 }
 
 // Of one phase of one tile: products, the passes of the transforms over nearer and farther caches, weights
@@ -66,12 +105,15 @@ double toom_cost(const ToomAxis (&f)[3], const Extents& stride, double c_in, dou
   const double m = f[0].m * f[1].m * f[2].m;
   // With few tiles to share them, the weights take longer to arrive than to use.
   const double blocks = f[2].blocks();
-  const double products = n * blocks * c_in * out_vectors * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
+  const double narrow = out_vectors <= 2 ? 1.15 : 1;  // blocks that load as much as they multiply
+  const double products =
+      n * blocks * c_in * out_vectors * narrow * (std::max(1 / 0.92, 4 / tiles) + 0.5 / tiles);
   double input = 4 * n * blocks;
   if (!f[1].plain()) input += 6 * nd * nh * f[2].m / static_cast<double>(stride[2]);
   if (!f[0].plain()) input += 9 * nd * f[1].m * f[2].m / static_cast<double>(stride[1] * stride[2]);
   const double output = 2 * n + 6 * nh * f[0].m * f[2].m + 4 * m;
-  return products + input * c_in / 16 + output * out_vectors;
+  return products + input * c_in / 16 + output * out_vectors +
+         kPerTile / static_cast<double>(stride[0] * stride[1] * stride[2]);
 }
 
 // The cheapest way with tiles of `tile` outputs, each phase transformed or direct.
@@ -81,6 +123,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
   choice.tile = tile;
   choice.cost = 0;
   double tiles = 1, waste = 1, weights = 0;
+  const double real = real_share(shape);
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t positions = (shape.out[axis] + shape.stride[axis] - 1) / shape.stride[axis];
     const int64_t rounded = round_up(positions, tile[axis]);
@@ -103,7 +146,7 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
       // Neighbouring inputs only; all taps of a residue are equally far apart.
       if (taps.size() > 1) possible = possible && taps[0].shift - taps[1].shift == 1;
     }
-    const double direct = direct_cost(f, c_in, out_vectors);
+    const double direct = direct_cost(shape, real * f[0].taps * f[1].taps * f[2].taps);
     const double toom = possible && exact_enough(f, exactness, shape.c_in)
                             ? waste * toom_cost(f, shape.stride, c_in, out_vectors, tiles) / m
                             : std::numeric_limits<double>::infinity();
@@ -112,22 +155,21 @@ Choice evaluate(const ConvShape& shape, const ConvGeometry& geometry, const Exte
     if (toom < direct)
       weights += f[0].points() * f[1].points() * f[2].points() * f[2].blocks() * c_in * out_vectors * 64;
   }
+  if (weights > kFarWeightBytes) choice.cost *= kFarWeights;
   if (weights > kMaxWeightBytes) choice.cost = std::numeric_limits<double>::infinity();
   return choice;
 }
 
-// Of one output position of every phase, by direct sums: each group has its own columns, in whole vectors.
-double grouped_cost(const ConvShape& shape, const ConvGeometry& geometry) {
-  const int64_t lanes = block_ops().lanes, columns = round_up(shape.c_out / shape.groups, lanes);
-  const double out_vectors = static_cast<double>(columns * shape.groups) / 16,
-               c_in = static_cast<double>(shape.c_in / shape.groups);
+// Of one output position of every phase, by direct sums.
+double all_direct_cost(const ConvShape& shape, const ConvGeometry& geometry) {
+  const double real = real_share(shape);
   double cost = 0;
   for (int64_t i = 0; i < geometry.phases(); ++i) {
     const auto e = geometry.phase(i);
-    ToomAxis f[3];
+    double taps = real;
     for (int axis = 0; axis < 3; ++axis)
-      f[axis] = {1, static_cast<int>(geometry.residues[axis][e[axis]].taps.size())};
-    cost += direct_cost(f, c_in, out_vectors);
+      taps *= static_cast<double>(geometry.residues[axis][e[axis]].taps.size());
+    cost += direct_cost(shape, taps);
   }
   return cost;
 }
@@ -182,7 +224,7 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
   const auto kept = [&](std::unique_ptr<ConvKernel> kernel) {
     // Blocks of one or two vectors load an input for every multiply-add or two: fitted to measurements.
     const int64_t columns = shape.c_out * shape.blocks / shape.groups;
-    unit *= columns <= 16 ? 1.3 : columns <= 32 ? 1.15 : 1;
+    if (direct_lanes(shape) == Lanes::kOutputs) unit *= columns <= 16 ? 1.3 : columns <= 32 ? 1.08 : 1;
     for (int axis = 0; axis < 3; ++axis)
       unit *= static_cast<double>((shape.out[axis] + shape.stride[axis] - 1) / shape.stride[axis]);
     if (cost) *cost = unit;
@@ -195,7 +237,7 @@ std::unique_ptr<ConvKernel> make_conv_kernel(const ConvShape& shape, Dtype type,
     if (auto toom = worthwhile_toom(shape, bf16 ? kBf16Gain : 1, exactness, unit))
       return kept(std::move(toom));
   }
-  unit = grouped_cost(shape, ConvGeometry(shape)) / (bf16 ? kBf16Gain : 1);
+  unit = all_direct_cost(shape, ConvGeometry(shape)) / (bf16 ? kBf16Gain : 1);
   return kept(bf16 ? std::move(bf16) : make_direct_conv(shape));
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Iterable, Optional, Sequence
 
 import torch
@@ -61,6 +61,9 @@ class _Convolution:
     itemsize: int
     channels_last: bool
     strided: bool
+    transposed: bool
+    reads_one: bool = False  # a convolution's value, and one reads its own: between two Inductor keeps their layout
+    read_by_one: bool = False
 
 
 class _Gpu(_Machine):
@@ -103,6 +106,8 @@ class _Cpu(_Machine):
     FRESH = 0.7e-9  # seconds a byte and thread of it
     PLANES = 3e-9  # the same of a contiguous one with three axes from 12 MiB on, which is reordered without vectors
 
+    ORDINARY_FAR, ORDINARY_PLANES = 0.3e-9, 1.5e-9  # the same two of ordinary convolutions
+
     def __init__(self, threads: int) -> None:
         super().__init__(memory=min(100e9, 14e9 * threads), kernel=5e-6, call=15e-6)
         object.__setattr__(self, "peak", 32 * _core.vectors_per_second() * threads)
@@ -115,19 +120,24 @@ class _Cpu(_Machine):
         flops, share = conv.flops * max(1.0, self.LEAST_CHANNELS / conv.c_out), self.DIRECT
         if conv.groups > 1:
             flops, share = conv.flops, self.GROUPED if min(conv.c_in, conv.c_out) >= 8 else self.DEPTHWISE
+        elif not conv.transposed:
+            flops = conv.flops * max(1.0, self.LEAST_CHANNELS / conv.c_out)
         elif conv.rank == 3 and conv.c_out == 1:
             flops, share = conv.flops, self.ONE_CHANNEL
         elif conv.rank == 3 and conv.strided and conv.c_out >= self.LEAST_CHANNELS:
             share *= min(1.0, max(1 / 3, conv.c_out / self.VOLUME_CHANNELS))
             flops *= max(1.0, self.LEAST_CHANNELS / conv.c_in)
-        weight = self.FAR_WEIGHT if conv.weights > self.FAR else self.WEIGHT
+        far, planes = (self.FAR_WEIGHT, self.PLANES) if conv.transposed else (self.ORDINARY_FAR, self.ORDINARY_PLANES)
+        weight = far if conv.weights > self.FAR else self.WEIGHT
         seconds = flops / (self.peak * share) + conv.weights * weight / self.threads
         if not conv.channels_last and conv.rank > 1:  # converted on the way in and out
-            seconds += 2 * conv.read / self.memory
-            if conv.rank == 2:
+            seconds += 0.0 if conv.reads_one else 2 * conv.read / self.memory
+            if conv.read_by_one:
+                pass
+            elif conv.rank == 2:
                 seconds += 2 * conv.written / self.memory
             elif conv.written >= self.LARGE / 4:
-                seconds += conv.written * self.PLANES / self.threads
+                seconds += conv.written * planes / self.threads
         return seconds + self.write(conv.written) / 2 + self.kernel
 
     def write(self, size: float) -> float:
@@ -237,7 +247,7 @@ def _convolution(node: torch.fx.Node) -> Optional[_Convolution]:
     flops = 2.0 * shape[0] * positions * shape[1] * c_out * math.prod(kernel[2:])
     return _Convolution(flops, len(shape) - 2, shape[1] // groups, c_out, groups, _bytes(x), _bytes(node),
                         float(math.prod(out)), _bytes(weight), value.dtype.itemsize, _channels_last(x),
-                        any(hint(s) > 1 for s in node.args[3]))
+                        any(hint(s) > 1 for s in node.args[3]), transposed)
 
 
 def flops(node: torch.fx.Node) -> float:
@@ -283,6 +293,7 @@ def estimate(nodes: Sequence[torch.fx.Node], device: torch.device, tf32: bool = 
     multiply float32 in TF32 there. Shapes may be symbolic: their hints are used, and no guard is added."""
     machine = _machine(device)
     passes = _Passes(nodes, machine)
+    behind, before = _neighbours(nodes)
     for node in nodes:
         if node.op != "call_function":
             continue
@@ -294,7 +305,9 @@ def estimate(nodes: Sequence[torch.fx.Node], device: torch.device, tf32: bool = 
             conv = _convolution(node)
             if isinstance(node.args[0], torch.fx.Node):
                 passes.store(node.args[0])
-            passes.seconds += machine.convolution(conv, tf32) if conv else 0.0
+            if conv:
+                conv = replace(conv, reads_one=node in behind, read_by_one=node in before)
+                passes.seconds += machine.convolution(conv, tf32)
         elif name in _NAMES_OF_NORMS or name in ("_softmax", "_log_softmax"):
             sources = passes.operands(node)
             if _set_size(node, name) > _SMALL:
@@ -313,6 +326,20 @@ def estimate(nodes: Sequence[torch.fx.Node], device: torch.device, tf32: bool = 
             if name not in _VIEWS or len(node.all_input_nodes) != 1 or passes.sources(node) != frozenset([node.args[0]]):
                 passes.store(node)
     return passes.seconds + machine.call
+
+
+def _neighbours(nodes: Sequence[torch.fx.Node]) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+    """Nodes that depend on a convolution among these, and nodes that a convolution among these depends on."""
+    convolutions = {n for n in nodes if n.op == "call_function" and _name(n) == "convolution"}
+    behind: set[torch.fx.Node] = set()
+    before: set[torch.fx.Node] = set()
+    for node in nodes:
+        if any(n in behind or n in convolutions for n in node.all_input_nodes):
+            behind.add(node)
+    for node in reversed(nodes):
+        if any(n in before or n in convolutions for n in node.users):
+            before.add(node)
+    return behind, before
 
 
 def _cheap(node: torch.fx.Node) -> bool:

@@ -129,7 +129,7 @@ def test_weights_are_packed_once_and_every_change_is_seen(change, rest):
     with torch.no_grad():
         for _ in range(4):
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
-        assert ut.statistics().packed - before.packed == 2
+        assert ut.statistics().packed - before.packed == 1  # one call
         change(model)
         torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
 

@@ -32,6 +32,7 @@ def predict(found: Found) -> tuple[float, float]:
     ours = _seconds(writer.text, tuple(shapes.items()), _op.DTYPES[options.dtype],
                     _op.engine_for(options, options.dtype, device), precision, options.algorithm)
     ours += _CALL.get(device.type, 0.0) + _peer.copies([source, *results], device)
+    ours += _peer.turned([writer.source, *writer.outputs], found.nodes, device)
     ours += _peer.moved([t for t in (source, *results) if t.dtype != options.dtype], device)
     read = _recipes.sources(writer.names, others)
     ours += _peer.copies([example(sources[i]) for i in read], device)

@@ -162,6 +162,17 @@ def copies(values: Iterable[torch.Tensor], device: torch.device) -> float:
     return moved([v for v in values if not _row_major(v)], device)
 
 
+def turned(border: Sequence[torch.fx.Node], inside: Sequence[torch.fx.Node], device: torch.device) -> float:
+    """Seconds that it takes PyTorch to bring values at a region's border into the layout of its own convolutions there."""
+    convolutions = [n for n in border[0].graph.nodes if n.op == "call_function" and _name(n) == "convolution"]
+    own = set(inside)
+    if device.type != "cpu" or all(n in own for n in convolutions):
+        return 0.0
+    behind, before = _neighbours(list(border[0].graph.nodes))
+    there = [n for n in border if len(_shape(n)) > 3 and n in (behind if n is border[0] else before)]
+    return moved([v for v in map(_value, there) if v is not None], device)
+
+
 def _row_major(value: torch.Tensor) -> bool:
     expected = 1
     for extent, stride in reversed([(hint(e), hint(s)) for e, s in zip(value.shape, value.stride())]):
@@ -293,7 +304,7 @@ def estimate(nodes: Sequence[torch.fx.Node], device: torch.device, tf32: bool = 
     multiply float32 in TF32 there. Shapes may be symbolic: their hints are used, and no guard is added."""
     machine = _machine(device)
     passes = _Passes(nodes, machine)
-    behind, before = _neighbours(nodes)
+    behind, before = _neighbours(list(nodes[0].graph.nodes) if nodes else [])
     for node in nodes:
         if node.op != "call_function":
             continue
@@ -329,7 +340,7 @@ def estimate(nodes: Sequence[torch.fx.Node], device: torch.device, tf32: bool = 
 
 
 def _neighbours(nodes: Sequence[torch.fx.Node]) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """Nodes that depend on a convolution among these, and nodes that a convolution among these depends on."""
+    """Nodes that depend on a convolution of the graph, and nodes that one depends on."""
     convolutions = {n for n in nodes if n.op == "call_function" and _name(n) == "convolution"}
     behind: set[torch.fx.Node] = set()
     before: set[torch.fx.Node] = set()

@@ -229,6 +229,7 @@ TEST_P(ConvOnTarget, ExtremeScalesGoTheDirectWay) {
        {std::pair{0x1p-140, 0x1p20}, {0x1p-70, 1.0}, {1.0, 0x1p-130}, {1.0, 0x1p90}}) {
     ToomCase c = random_toom(random);
     c.shape.c_in = 8;
+    c.shape.c_out += 16;  // few output channels are summed in another order
     SCOPED_TRACE(text(c));
     Problem p = random_problem(random, c.shape, Dtype::kF32);
     for (double& x : p.x) x = static_cast<float>(x * input);

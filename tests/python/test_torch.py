@@ -394,3 +394,28 @@ def test_threads_share_a_compiled_model():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_network_is_one_call():
+    """Convolutions of both kinds, an upsampling that PyTorch takes apart into indices, a skip and a cat."""
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 16, 3, stride=2, padding=1)
+            self.up, self.c = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(24, 8, 3, padding=1)
+            self.norm, self.d = nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)
+
+        def forward(self, x):
+            skip = F.leaky_relu(self.a(x), 0.1)
+            y = torch.cat([self.up(F.relu(self.b(skip))), skip], 1)
+            y = self.norm(self.c(F.interpolate(y, scale_factor=2, mode="nearest")))
+            return self.d(F.silu(y))
+
+    model, x = Decoder().eval(), torch.randn(2, 8, 12, 16)
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.5, 2)
+    with torch.no_grad():
+        run, before = compiled(model), ut.statistics()
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+        assert ut.statistics().calls - before.calls == 1
+    assert "upsample 2 nearest" in str(report(model, x))

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
 
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node
+from torch.fx.node import map_arg
+
 from ._stages import NotCovered, Region, Value, example, number, same, written
 
 
@@ -155,6 +161,46 @@ def upsample(mode: str) -> Callable:
         return r.add(value, f"upsample {written(factors)} {mode}", example(r.node).shape)
 
     return handler
+
+
+def _constant(node: Node) -> tuple[list[int], list[int]]:
+    """The shape and the elements of indices that depend on nothing but numbers."""
+    known: dict[Node, Any] = {}
+
+    def of(n: Node) -> Any:
+        if n in known:
+            return known[n]
+        if n.op != "call_function" or "val" not in n.meta or not isinstance(n.meta["val"], Tensor):
+            raise NotCovered("its indices are no constants")
+        args = map_arg(n.args, of)
+        kwargs = {k: torch.device("cpu") if k == "device" else v for k, v in map_arg(n.kwargs, of).items()}
+        known[n] = n.target(*args, **kwargs)
+        return known[n]
+
+    try:
+        with unset_fake_temporarily():
+            places = of(node)
+            return list(places.shape), places.flatten().tolist()
+    except (RuntimeError, TypeError) as error:
+        raise NotCovered("its indices are no constants") from error
+
+
+def index(r, x, indices):
+    """A nearest upsampling as PyTorch takes it apart: each spatial axis by indices 0 0 1 1 ..."""
+    value = r.plain(x)
+    spatial = len(value.shape) - 2
+    if len(indices) != spatial + 2 or indices[0] is not None or indices[1] is not None:
+        raise NotCovered("it takes elements by their indices")
+    factors = []
+    for axis, (at, extent) in enumerate(zip(indices[2:], value.shape[2:])):
+        size = example(r.node).shape[axis + 2]
+        if not isinstance(size, int) or not isinstance(extent, int) or size % extent or at is None:
+            raise NotCovered("it takes elements by their indices")
+        along = [size if a == axis else 1 for a in range(axis, spatial)]
+        if _constant(at) != (along, [i // (size // extent) for i in range(size)]):
+            raise NotCovered("it takes elements by their indices")
+        factors.append(size // extent)
+    return r.add(value, f"upsample {written(factors)} nearest", example(r.node).shape)
 
 
 def upsample_linear(r, x, size, align_corners, *scales):

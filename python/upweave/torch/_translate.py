@@ -74,6 +74,7 @@ def _table() -> dict[Any, Callable]:
     for axes, kind in ((1, "linear1d"), (2, "bilinear2d"), (3, "trilinear3d")):
         row(m.upsample("nearest"), f"upsample_nearest{axes}d", f"upsample_nearest{axes}d.vec")
         row(m.upsample_linear, f"upsample_{kind}", f"upsample_{kind}.vec")
+    row(m.index, "_unsafe_index.Tensor", "index.Tensor")
     row(m.pixel_shuffle("pixel_shuffle"), "pixel_shuffle")
     row(m.pixel_shuffle("pixel_unshuffle"), "pixel_unshuffle")
     row(m.glu, "glu")

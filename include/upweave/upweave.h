@@ -131,7 +131,8 @@ UPWEAVE_PUBLIC upweave_status upweave_compile(const upweave_pipeline* pipeline, 
 /* What these point to lives as long as the plan. */
 UPWEAVE_PUBLIC const int64_t* upweave_output_extents(const upweave_plan* plan);
 UPWEAVE_PUBLIC size_t upweave_output_rank(const upweave_plan* plan);
-/* What a run takes beyond inputs, outputs and weights packed before it; enough for one that packs them, too. */
+/* What a run takes beyond inputs, outputs and weights packed before it; enough for one that packs them, too.
+ */
 UPWEAVE_PUBLIC size_t upweave_workspace_bytes(const upweave_plan* plan);
 /* What one run should take on the plan's engine and this machine, weights packed already; 0 for NULL. */
 UPWEAVE_PUBLIC double upweave_predicted_seconds(const upweave_plan* plan);

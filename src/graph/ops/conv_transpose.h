@@ -15,8 +15,8 @@ struct ConvAttrs {
 };
 ConvAttrs conv_attrs(const Node& node, size_t spatial);
 
-// Per spatial axis: output o collects every input i and tap k with o*step + padding = i*stride + k*dilation. A
-// step of more than 1 is an ordinary convolution's stride: `stride` is 1 there.
+// Per spatial axis: output o collects every input i and tap k with o*step + padding = i*stride + k*dilation.
+// A step of more than 1 is an ordinary convolution's stride: `stride` is 1 there.
 struct ConvGeometry {
   size_t spatial = 0;
   int64_t batch = 0, c_in = 0, c_out = 0, groups = 1;

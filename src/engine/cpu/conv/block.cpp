@@ -30,16 +30,24 @@ HWY_ATTR void Product(const BlockProduct& p) {
   const bool whole = p.columns == N * lanes;
   const float* HWY_RESTRICT w = p.weights;
   const int64_t depth = p.depth, ahead = p.ahead;
+  const bool resume = p.resume;
   for (int64_t i = 0; i < p.products; ++i) {
     V acc[R][N];
+    if (HWY_UNLIKELY(resume)) {
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const float* out = p.out[r] + i * p.out_next;
+      for (int r = 0; r < R; ++r) {
+        const float* out = p.out[r] + i * p.out_next;
 #pragma GCC unroll 4
-      for (int c = 0; c < N; ++c) {
-        acc[r][c] = !p.resume            ? hn::Zero(d)
-                    : whole || c + 1 < N ? hn::LoadU(d, out + c * lanes)
-                                         : hn::MaskedLoad(tail, d, out + c * lanes);
+        for (int c = 0; c < N; ++c) {
+          acc[r][c] =
+              whole || c + 1 < N ? hn::LoadU(d, out + c * lanes) : hn::MaskedLoad(tail, d, out + c * lanes);
+        }
+      }
+    } else {
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int c = 0; c < N; ++c) acc[r][c] = hn::Zero(d);
       }
     }
     for (int64_t s = 0; s < p.segments; ++s) {

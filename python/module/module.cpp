@@ -16,6 +16,7 @@
 #include "engine/reference/verify.h"
 #include "graph/graph.h"
 #include "graph_list.h"
+#include "guard.h"
 #include "unlocked.h"
 
 namespace upweave::python {
@@ -29,36 +30,6 @@ struct WeightsObject {
   Device* device;
 };
 PyTypeObject* weights_type = nullptr;
-
-PyObject* exception_of(Status status) {
-  switch (status) {
-    case Status::kInvalid:
-      return PyExc_ValueError;
-    case Status::kUnsupported:
-      return PyExc_NotImplementedError;
-    case Status::kMemory:
-      return PyExc_MemoryError;
-    default:
-      return PyExc_RuntimeError;
-  }
-}
-
-// Runs `f`; what it throws becomes the Python exception.
-template <class F>
-PyObject* guarded(F&& f) noexcept {
-  try {
-    return f();
-  } catch (const PythonError&) {
-  } catch (const Interrupted&) {  // by a signal handler's exception, which is set
-  } catch (const Error& e) {
-    PyErr_SetString(exception_of(e.status()), e.what());
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what());
-  }
-  return nullptr;
-}
 
 std::string text_of(PyObject* object) {
   const Object bytes = own(PyUnicode_AsUTF8String(object));

@@ -1,5 +1,6 @@
 #pragma once
 // The geometry of a transposed convolution, in one place for its row, the laws, the plan and the engines.
+#include <algorithm>
 #include <array>
 
 #include "graph/operation.h"
@@ -21,7 +22,9 @@ struct ConvGeometry {
   size_t spatial = 0;
   int64_t batch = 0, c_in = 0, c_out = 0, groups = 1;
   Shape in, out, kernel, stride, padding, dilation, step;  // one extent an axis
-  bool every_output() const { return step == Shape(spatial, 1); }
+  bool every_output() const {                              // also where nothing is said of steps
+    return std::ranges::all_of(step, [](int64_t s) { return s == 1; });
+  }
 };
 
 ConvGeometry conv_geometry(const Graph& graph, const Node& node);  // of a node whose operands have shapes

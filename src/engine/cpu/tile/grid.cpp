@@ -4,6 +4,13 @@
 #include <numeric>
 
 namespace upweave::cpu {
+namespace {
+
+// A deep layer: few positions, but many multiply-adds of 16 floats.
+constexpr int64_t kFewPositions = 1024;
+constexpr double kMuchWork = 1e6;
+
+}  // namespace
 
 // Tiles whose buffers fill three fifths of the cache; the rest is for weights, input and lines in flight.
 TileGrid::TileGrid(const TileProgram& program, int64_t cache_bytes) : p_(program) {
@@ -58,6 +65,17 @@ void TileGrid::cut_positions(int64_t budget) {
       if (total_floats(next, all, 1) > budget) break;
       extent = next;
     }
+  }
+  // A deep layer is work for two threads: half of its longest axis. Whatever the batch, so that a sample's
+  // statistics are of the same boxes in any; more tiles would read the weights more often.
+  if (p_.conv && extent == full && p_.tile[0] == 0 && p_.dims.voxels() <= kFewPositions &&
+      p_.conv->cost >= kMuchWork) {
+    size_t longest = 0;
+    for (const size_t a : {1, 2}) {
+      if (!p_.whole[a] && (p_.whole[longest] || full[a] > full[longest])) longest = a;
+    }
+    if (!p_.whole[longest])
+      extent[longest] = std::min(full[longest], round_up((full[longest] + 1) / 2, unit[longest]));
   }
   // As many tiles, of more even extents.
   for (size_t a = 0; a < 3; ++a) {

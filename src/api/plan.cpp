@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
 
 #include "api/plan_impl.h"
 #include "api/road.h"
@@ -10,9 +13,43 @@
 namespace upweave {
 namespace {
 
-constexpr size_t kAlign = 256;  // packed weights end here: enough for any device's copies
-constexpr size_t kSpareLimit = size_t{64}
+constexpr size_t kAlign = 256;                    // packed weights end here: enough for any device's copies
+constexpr size_t kSpareLimit = size_t{64} << 20;  // of a plan's own spare block
+constexpr size_t kLargeLimit = size_t{512}
                                << 20;  // a larger scratch block goes back to the system after a run
+
+// One larger block for all plans of the process: to touch fresh pages takes as long as to move what they
+// hold.
+class LargeSpare {
+ public:
+  LargeSpare() = default;
+  LargeSpare(const LargeSpare&) = delete;
+  LargeSpare& operator=(const LargeSpare&) = delete;
+  ~LargeSpare() { std::free(block_); }
+  // A block of so many bytes and not much more, or none.
+  void* take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return bytes <= bytes_ && bytes_ / 2 <= bytes ? std::exchange(block_, nullptr) : nullptr;
+  }
+  // Keeps the block; what it kept before goes.
+  void give(void* block, size_t bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(block_, block);
+      bytes_ = bytes;
+    }
+    std::free(block);
+  }
+
+ private:
+  std::mutex mutex_;
+  void* block_ = nullptr;  // of Program::allocate, as engines on the host have it
+  size_t bytes_ = 0;
+};
+LargeSpare& large_spare() {
+  static LargeSpare spare;
+  return spare;
+}
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
@@ -44,8 +81,8 @@ std::vector<std::string> PlanImpl::describe() const {
   return program_ ? program_->describe() : std::vector<std::string>{"an empty batch: nothing runs"};
 }
 
-// A block of scratch for one run: the caller's, or the plan's spare one, or a new one. Runs on a device may
-// still be under way when run() returns, so there a block is taken and given up in the stream's order.
+// A block of scratch for one run: the caller's, or a spare one, or a new one. Runs on a device may still be
+// under way when run() returns, so there a block is taken and given up in the stream's order.
 class PlanImpl::Scratch {
  public:
   Scratch(const PlanImpl& plan, void* given, size_t bytes, void* stream)
@@ -55,6 +92,9 @@ class PlanImpl::Scratch {
     if (keep_) {
       block_ = plan.spare_.exchange(nullptr);
       bytes = plan.workspace_bytes();  // whoever takes it next may need all of it
+    } else if (!plan.on_device() && bytes <= kLargeLimit) {
+      large_ = bytes;
+      block_ = large_spare().take(bytes);
     }
     if (!block_) {
       block_ = plan.with_bytes(bytes, "a run's workspace",
@@ -64,6 +104,10 @@ class PlanImpl::Scratch {
   }
   ~Scratch() {
     if (!own_) return;
+    if (large_ > 0) {
+      large_spare().give(own_, large_);
+      return;
+    }
     void* nobody = nullptr;
     if (!keep_ || !plan_.spare_.compare_exchange_strong(nobody, own_))
       plan_.program_->release_in(own_, stream_);
@@ -78,6 +122,7 @@ class PlanImpl::Scratch {
   void* own_ = nullptr;
   void* stream_;
   bool keep_ = false;
+  size_t large_ = 0;  // bytes of a block that all plans may have next
 };
 
 template <class F>

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "base/checked.h"
 
@@ -92,7 +93,9 @@ Offsets assign_offsets(const std::vector<Lifetime>& values) {
     return static_cast<double>(result.bytes) <= kGoodEnough * static_cast<double>(result.least);
   };
   const auto by = [&](auto&& larger) {
-    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return larger(blocks[a], blocks[b]); });
+    std::ranges::sort(order, [&](size_t a, size_t b) {
+      return larger(blocks[a], blocks[b]) || (!larger(blocks[b], blocks[a]) && a < b);
+    });
     return attempt();
   };
   std::mt19937 random(1);
@@ -104,7 +107,7 @@ Offsets assign_offsets(const std::vector<Lifetime>& values) {
     std::vector<double> rank(blocks.size());
     for (size_t b = 0; b < blocks.size(); ++b)
       rank[b] = static_cast<double>(blocks[b].bytes) * static_cast<double>(1 + random() % 1024);
-    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return rank[a] > rank[b]; });
+    std::ranges::sort(order, [&](size_t a, size_t b) { return std::tie(rank[b], a) < std::tie(rank[a], b); });
     done = attempt();
   }
   for (const size_t block : block_of) result.at.push_back(best[block].offset);

@@ -37,9 +37,15 @@ inline RandomNetwork random_network(uint64_t seed) {
       const Value& other =
           values[static_cast<size_t>(random.integer(0, static_cast<int64_t>(values.size()) - 1))];
       if (channels + other.channels <= 80) {
+        if (random.chance(0.3)) say("pad 1 | crop 1:-1");
         say("cat @" + other.name);
         channels += other.channels;
       }
+    }
+    if (random.chance(0.25)) {
+      say(random.pick<std::string>({"pad 1 | crop 1:-1", "pad 1 value=2 | crop :-2",
+                                    "pad 1 reflect | crop 1:-1", "upsample 2 nearest | avg_pool 2",
+                                    "upsample 2 linear | max_pool 2"}));
     }
     const int64_t out = random.pick<int64_t>({15, 16, 24, 32});
     const std::string bias = random.chance(0.4) ? name("bias") + " " : "";

@@ -59,7 +59,8 @@ class MoveLaunch final : public RowsLaunch {
   }
 
   void run(const Bases& bases, char*, int threads, bool) const override {
-    const bool bits = copies();
+    if (moves_positions()) return move_positions(bases, threads);
+    const bool bits = copies_rows();
     const int64_t size = size_of(out_.type), all = rows();
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < all; ++r) {
@@ -73,9 +74,39 @@ class MoveLaunch final : public RowsLaunch {
   }
 
  private:
-  bool copies() const override {
-    return !out_.split() && size_of(out_.type) <= 4 &&
-           std::ranges::all_of(in_, [&](const Memory& m) { return m.type == out_.type && !m.split(); });
+  bool copies() const override { return moves_positions() || copies_rows(); }
+  bool copies_rows() const {
+    const auto plain = [](const Memory& m) { return !m.split() && !m.channels_last(); };
+    return plain(out_) && size_of(out_.type) <= 4 &&
+           std::ranges::all_of(in_, [&](const Memory& m) { return m.type == out_.type && plain(m); });
+  }
+
+  // Channels last, what goes from place to place is a position with all its channels.
+  bool moves_positions() const {
+    return (is(node_, Op::kPad) || is(node_, Op::kCrop) || is(node_, Op::kUpsample)) &&
+           out_.channels_last() && in_[0].channels_last() && in_[0].ld == out_.ld && dims_[0].c == size_.c;
+  }
+  void move_positions(const Bases& bases, int threads) const {
+    const float* from = reinterpret_cast<const float*>(in_[0].read(bases));
+    float* to = reinterpret_cast<float*>(out_.write(bases));
+    const int64_t ld = out_.ld, lines = size_.n * size_.space[0] * size_.space[1], width = size_.space[2];
+    const Dims& in = dims_[0];
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t l = 0; l < lines; ++l) {
+      const int64_t h = l % size_.space[1], d = l / size_.space[1] % size_.space[0],
+                    n = l / (size_.space[1] * size_.space[0]);
+      for (int64_t w = 0; w < width; ++w) {
+        float* position = to + (l * width + w) * ld;
+        const auto [operand, at, outside] = move_.source({0, d, h, w});
+        if (outside) {
+          std::fill(position, position + ld, 0.0f);
+          std::fill(position, position + size_.c, static_cast<float>(move_.value()));
+        } else {
+          const int64_t place = ((n * in.space[0] + at[1]) * in.space[1] + at[2]) * in.space[2] + at[3];
+          std::memcpy(position, from + place * ld, static_cast<size_t>(ld) * sizeof(float));
+        }
+      }
+    }
   }
 
   // T: an element's bits, or double for one that is converted.

@@ -351,7 +351,8 @@ int64_t pairs_up_to(const ConvGeometry& g, size_t axis, int64_t last) {
 }  // namespace
 
 int64_t taps_total(const ConvGeometry& g, size_t axis) {
-  if (!g.every_output() && g.step[axis] > 1) {  // pairs of an output and a tap that read the input, counted the other way round
+  if (!g.every_output() &&
+      g.step[axis] > 1) {  // pairs of an output and a tap that read the input, counted the other way round
     ConvGeometry turned = g;
     std::swap(turned.in, turned.out);
     turned.stride = g.step;

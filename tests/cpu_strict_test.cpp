@@ -148,7 +148,9 @@ TEST(CpuStrict, RandomPipelinesOfSuchData) {
     EXPECT_EQ(one, run_cpu(data, dtype, 3, Algorithm::kAuto)) << "3 threads";
     if (HasFailure()) return;
   }
-  if (!light) EXPECT_GT(transformed, static_cast<int>(cases) / 4);  // of 22, chance decides
+  if (!light) {  // of 22, chance decides
+    EXPECT_GT(transformed, static_cast<int>(cases) / 4);
+  }
 }
 
 // Where no tap reaches, or only zeros are read, nothing comes out.

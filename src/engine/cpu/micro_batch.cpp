@@ -49,7 +49,7 @@ void run_micro_batches(const MicroBatches& batches, const std::vector<std::uniqu
 
 int64_t scratch_limit(int threads) {
   const int64_t bytes = limit_for_test;
-  constexpr int64_t kOther = int64_t{256} << 10;  // a thread's stack, and pages that are used in part
+  constexpr int64_t kOther = int64_t{640} << 10;  // a thread's stack, code, and pages that are used in part
   return bytes > 0 ? bytes : (kScratchBytes - kOther) * threads;
 }
 void set_scratch_limit_for_test(int64_t bytes) { limit_for_test = bytes; }
